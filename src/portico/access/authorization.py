@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,11 @@ def read(said: Any, folder: Path) -> AuthSettings:
         asking = msgspec.structs.replace(settings.introspection, client_secret=secret)
         settings = msgspec.structs.replace(settings, introspection=asking)
     return settings
+
+
+def changed(settings: AuthSettings | None, given: Mapping[str, Any]) -> AuthSettings:
+    """The settings with these fields in place of their own."""
+    return msgspec.structs.replace(settings or AuthSettings(), **given)
 
 
 def apply(server: Server, settings: AuthSettings) -> None:

@@ -240,7 +240,11 @@ FORMS: dict[str, CommandForm] = {
                     metavar="NAME",
                     help="look like another server: a name of `portico profiles list`, or a file",
                 ),
-                flag("--config", metavar="FILE", help="their settings: a portico.toml"),
+                flag(
+                    "--config",
+                    metavar="FILE",
+                    help="their settings, a portico.toml; what it says of access, such as [auth], is for any target",
+                ),
                 flag(
                     "--root",
                     action="append",
@@ -297,6 +301,16 @@ FORMS: dict[str, CommandForm] = {
                     metavar="ADDRESS",
                     help="a proxy, or a network of them, whose X-Forwarded-For is believed",
                 ),
+                flag(
+                    "--auth-issuer",
+                    action="append",
+                    default=[],
+                    metavar="URL",
+                    help="an authorization server whose tokens are good here; may be repeated",
+                ),
+                flag("--audience", metavar="TEXT", help="what these tokens have to be for (default: the public URL)"),
+                flag("--public-url", metavar="URL", help="where clients find this server, without --path"),
+                flag("--auth-tokens", metavar="FILE", help="tokens that were given out by hand: see `portico tokens`"),
                 flag("--insecure", action="store_true", help="serve other machines without a token"),
                 flag(
                     "--open",
@@ -447,6 +461,37 @@ FORMS: dict[str, CommandForm] = {
         },
         "Exit status: 0; 1 when the audit is not whole; 2 for a mistake on this line.",
     ),
+    "policy": CommandForm(
+        "portico policy explain FILE --as WHO --tool OWNER.NAME | portico policy test FILE [EXPECTATIONS …]",
+        "Who may do what, by the [[rule]] and [[require]] of a file, or of a server that has some.\n\n"
+        "  explain  print the rules that a call meets, down to the one that decides\n"
+        "  test     run the [[expect]] of the file, of NAME.expect.toml beside it, and of the files named",
+        (
+            word("action", choices=("explain", "test"), metavar="ACTION"),
+            word("file", "file", metavar="FILE"),
+            word("expectations", "file", nargs="*", metavar="EXPECTATIONS"),
+        ),
+        {
+            "of explain": (
+                flag(
+                    "--as",
+                    dest="principal",
+                    default="local",
+                    metavar="PRINCIPAL",
+                    help="who asks: a principal's id, anonymous, or local for stdio (default: local)",
+                ),
+                flag("--group", action="append", default=[], metavar="NAME", help="a group of it; may be repeated"),
+                flag("--scope", action="append", default=[], metavar="NAME", help="a scope of it; * is every one"),
+                flag("--client", metavar="ID", help="the client that it uses"),
+                flag("--issuer", metavar="URL", help="who says who it is"),
+                flag("--tool", metavar="OWNER.NAME", help="what is asked for: a tool"),
+                flag("--prompt", metavar="OWNER.NAME", help="a prompt"),
+                flag("--resource", metavar="OWNER.URI", help="a resource"),
+                flag("--args", metavar="JSON", help="the arguments, an object"),
+            )
+        },
+        "Exit status: 0; 1 when it is denied, or something is not as expected; 2 for a mistake on this line.",
+    ),
     "contracts": _asking(
         "contracts",
         f"{_ACTIONS} TARGET",
@@ -590,6 +635,33 @@ FORMS: dict[str, CommandForm] = {
         },
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
         "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
+    ),
+    "tokens": CommandForm(
+        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]",
+        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.",
+        (
+            word("action", choices=("add", "list", "remove"), metavar="add|list|remove"),
+            word("id", nargs="?", metavar="ID", help="whose token it is: what the server takes its caller for"),
+        ),
+        {
+            "": (
+                flag(
+                    "--file", default="tokens.toml", metavar="FILE", help="where they are kept (default: %(default)s)"
+                ),
+                flag(
+                    "--scope",
+                    action="append",
+                    default=[],
+                    metavar="SCOPE",
+                    help="something that it may do; may be repeated",
+                ),
+                flag("--group", action="append", default=[], metavar="NAME", help="for rules; may be repeated"),
+                flag("--all", action="store_true", help="it may do everything"),
+                flag("--expires", metavar="DAYS", type=_count, help="after so many days (default: never)"),
+            ),
+        },
+        'The server reads the file with --auth-tokens FILE, or with tokens = "FILE" in [auth], and again when it '
+        "changes.",
     ),
     "profiles": CommandForm(
         "portico profiles list | show NAME",

@@ -35,10 +35,12 @@ COMMANDS = {
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),
     "jobs": CommandEntry("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
     "audit": CommandEntry("portico.cli.audit", "what was asked of a server, and whether the record of it is whole"),
+    "policy": CommandEntry("portico.cli.policy", "who may do what, by the rules of a file: explain, test"),
     "contracts": CommandEntry("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),
     "memory": CommandEntry("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
     "tasks": CommandEntry("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
     "install": CommandEntry("portico.cli.install", "put a server into the configuration of a client"),
+    "tokens": CommandEntry("portico.cli.tokens", "tokens for programs that cannot log in: add, list, remove"),
     "profiles": CommandEntry("portico.cli.profiles", "files that make `serve` look like another server: list, show"),
     "completion": CommandEntry("portico.cli.completion", "print the script that completes these commands in a shell"),
 }

@@ -31,7 +31,8 @@ def run(words: list[str]) -> None:
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
     else:
-        server, serving = load(arguments.target), None
+        server, serving = load(arguments.target), _serving(arguments)
+    _apply_access(server, arguments)
     _set_up_tasks(server, arguments)
     if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
         server.store = store_url(arguments.store, arguments.data, server.info.name)
@@ -45,6 +46,35 @@ def run(words: list[str]) -> None:
         _serve_guarded(server, arguments, options)
     else:
         server.run(arguments.transport, **options)
+
+
+def _serving(arguments: argparse.Namespace) -> Any:
+    """What a file says about serving a server of the user's own."""
+    if arguments.config is None:
+        return None
+    return load_module("portico.services.assembly").read_settings(None, arguments.config).serve
+
+
+def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
+    """Who may do what: as the file says, and for who comes in as the line says."""
+    flags = {
+        "issuers": tuple(arguments.auth_issuer),
+        "audience": arguments.audience,
+        "public_url": arguments.public_url,
+        "tokens": os.path.abspath(arguments.auth_tokens) if arguments.auth_tokens else None,
+    }
+    given = {name: part for name, part in flags.items() if part}
+    if arguments.config is None and not given:
+        return
+    settings = load_module("portico.access.settings")
+    said = settings.AccessSettings() if arguments.config is None else settings.read_file(arguments.config)
+    if given:
+        below = said.sections.get("auth")
+        if below is None and (arguments.target or "").endswith(".toml"):
+            # A gateway's own file may say the rest.
+            below = settings.read_file(arguments.target).sections.get("auth")
+        said.sections["auth"] = load_module("portico.access.authorization").changed(below, given)
+    settings.apply(server, said)
 
 
 def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -72,7 +102,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
     personal = _PERSONAL & services or OPERATOR in services
     near = arguments.unix is None and endpoint.Place(host=arguments.host, fd=arguments.fd).is_local()
     # The path of a Unix socket is for this user alone.
-    guarded = os.environ.get("PORTICO_TOKEN") or not personal or not near
+    guarded = server.auth is not None or os.environ.get("PORTICO_TOKEN") or not personal or not near
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
     announce = None
     if guarded:

@@ -309,8 +309,7 @@ class Gateway(Server):
 
     def _apply(self, settings: GatewaySettings) -> None:
         """Upstreams and views that are the same notice nothing."""
-        if settings.access != self._settings.access:
-            raise UsageError("who may do what is other now, and that takes a restart")
+        access.change(self, self._settings.access, settings.access)
         old, new = self._settings.upstreams, settings.upstreams
         for alias in [alias for alias in old if new.get(alias) != old[alias]]:
             if alias in self._routes.upstreams:

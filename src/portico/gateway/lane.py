@@ -69,6 +69,8 @@ class Lane:
         self._missed = missed
         self._asked = asked
         self._held: list[_Held] = []
+        # How many calls are under way of which no question can come in a request.
+        self.passing = 0
         self.used = time.monotonic()
         # It ended by itself, and was not made again yet.
         self.broken = False
@@ -90,7 +92,7 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        return len(self._held)
+        return len(self._held) + self.passing
 
     @property
     def alive(self) -> bool:

@@ -16,6 +16,7 @@ from portico.gateway.changes import GATHER_SECONDS, ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.links import link_result
 from portico.gateway.params import spliced
+from portico.gateway.straight import straight
 from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import Answered, Detach, GatewayUpstream
@@ -378,8 +379,13 @@ class Routes:
         """The same call with the inward name, and its answer under ours."""
         # A digest, which most calls do without.
         bound = partial(self._binding, call)
-        params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+        params = spliced(call, inward)
+        begun = None if params is None else straight(upstream, call, inward, params)
+        if begun is not None:
+            answered = await begun
+        else:
+            params = params or self._inward(call, {member: inward}, bound)
+            answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
         return self._outward(upstream, call, answered)
 
     async def _send(

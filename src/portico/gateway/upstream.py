@@ -98,7 +98,7 @@ class GatewayUpstream:
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
-        self._places = CallPlaces(settings.concurrency)
+        self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -261,7 +261,7 @@ class GatewayUpstream:
             if isinstance(prepared, InputRequiredResult):
                 return Answered(prepared, MODERN)
             call = prepared
-        places = self._places
+        places = self.places
         if places.free:
             places.free -= 1
         elif places.waiting >= self.settings.queue:
@@ -269,7 +269,8 @@ class GatewayUpstream:
         else:
             await places.wait()
         try:
-            lane = self.lanes.modern
+            # With a credential of its own a call has a connection of its own.
+            lane = self.lanes.modern if self.auth is None else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound, detach)
@@ -332,26 +333,27 @@ class GatewayUpstream:
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
-        except TransportError as failure:
-            if not lane.alive:
-                await self.lanes.lose(lane)
-            self.breaker.failed(failure)
-            if isinstance(failure, BadStatus) or self.breaker.is_open:
-                raise self.breaker.refusal(self.alias) from None
-            raise ToolError(
-                f"{self.alias}: {brief(self._secrets.mask(str(failure)))}",
-                kind="ServiceUnavailable",
-                details={"upstream": self.alias},
-            ) from None
-        except ProtocolError as refusal:
-            if refusal.retry_after is not None:
-                # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
-                self.breaker.failed(refusal)
-                raise self.breaker.refusal(self.alias) from None
-            self.breaker.succeeded()
-            raise
+        except (TransportError, ProtocolError) as failure:
+            raise await self.failed(lane, failure) from None
         self.breaker.succeeded()
         return result
+
+    async def failed(self, lane: Lane, failure: TransportError | ProtocolError) -> Exception:
+        """Take note of a failure; gives what the client is told."""
+        if isinstance(failure, ProtocolError):
+            if failure.retry_after is None:
+                self.breaker.succeeded()
+                return failure
+            # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
+            self.breaker.failed(failure)
+            return self.breaker.refusal(self.alias)
+        if not lane.alive:
+            await self.lanes.lose(lane)
+        self.breaker.failed(failure)
+        if isinstance(failure, BadStatus) or self.breaker.is_open:
+            return self.breaker.refusal(self.alias)
+        what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
+        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target

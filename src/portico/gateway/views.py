@@ -104,6 +104,9 @@ class GatewayView:
     def capabilities(self) -> ServerCapabilities:
         return self._gateway.capabilities
 
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        return self._gateway.hides(call, kind, name)
+
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
         return self._gateway.mirrored

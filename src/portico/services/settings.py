@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+import portico.extend
 from portico import UsageError
 from portico.extend import ServerCapabilities
 from portico.services.shapes import ServiceShape
@@ -73,6 +74,9 @@ def read(path: str | Path, known: Collection[str]) -> Table:
         raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
     except (ValueError, RecursionError) as failure:
         raise UsageError(f"{path} is not TOML: {failure}") from None
+    if not said.keys() <= set(ServeSettings.__struct_fields__):
+        # What it says of access is for any server, and is read elsewhere.
+        said = {name: part for name, part in said.items() if name not in portico.extend.ACCESS_SECTIONS}
     try:
         settings = of(said)
     except UsageError as mistake:

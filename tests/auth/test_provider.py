@@ -1,0 +1,88 @@
+"""Against a certified provider, npm's oidc-provider: our server takes its tokens, and our client gets them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import logins
+from logins import Visitor, notes, served
+from portico import Client
+from portico.auth import AuthorizationCode, IntrospectionVerifier, Memory, OAuth
+from portico.auth.credentials import Credentials
+from portico.extend import http_exchange
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with logins.provider(tmp_path_factory.mktemp("provider")) as issuer:
+        yield issuer
+
+
+def oauth_for(url: str, store: Memory | None = None) -> OAuth:
+    grant = AuthorizationCode(logins.REDIRECT_URI)
+    return OAuth(url, grant, clock=time.time, credentials=Credentials(store or Memory()))
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_our_client_logs_in_and_steps_up(issuer: str, revision: Any) -> None:
+    async with served(notes(issuer)) as url:
+        visit = Visitor()
+        async with Client(url, auth=oauth_for(url), browser=visit, revision=revision) as client:
+            assert (await client.call_tool("who")).text == "anna notes:read"
+            assert len(visit.visits) == 1
+            assert (await client.call_tool("write", {"text": "hello"})).text == "wrote hello"
+            # It has registered with fewer scopes, so it registers again.
+            assert len(visit.visits) > 1
+            assert (await client.call_tool("who")).text == "anna notes:read notes:write"
+        # What needs more than it has been given yet is listed all the same: it can be had.
+        async with Client(url, auth=oauth_for(url), browser=Visitor(), revision=revision) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["who", "write"]
+
+
+async def test_a_token_that_ran_out_is_renewed(issuer: str) -> None:
+    async with served(notes(issuer)) as url:
+        store, visit = Memory(), Visitor()
+        oauth = oauth_for(url, store)
+        async with Client(url, auth=oauth, browser=visit) as client:
+            await client.call_tool("who")
+            held = oauth.token
+            assert held is not None and held.refresh_token is not None
+            # Its end has come, as far as the client knows.
+            Credentials(store).keep_token(url, msgspec.structs.replace(held, expires_at=1.0))
+        again = oauth_for(url, store)
+        async with Client(url, auth=again, browser=visit) as client:
+            assert (await client.call_tool("who")).text == "anna notes:read"
+            assert len(visit.visits) == 1
+            assert again.token is not None and again.token.access_token != held.access_token
+
+
+async def test_a_token_for_one_server_is_not_good_at_another(issuer: str) -> None:
+    async with served(notes(issuer)) as url, served(notes(issuer)) as other:
+        oauth = oauth_for(url)
+        async with Client(url, auth=oauth, browser=Visitor()) as client:
+            await client.call_tool("who")
+            assert oauth.token is not None
+            token = oauth.token.access_token
+        for place, status in ((url, 400), (other, 401)):
+            headers = [("authorization", f"Bearer {token}"), ("content-type", "application/json")]
+            answer = await http_exchange("POST", place, headers=headers, body=b"{}", seconds=30, longest=10_000)
+            assert answer.status == status
+
+
+async def test_opaque_tokens_are_asked_about(tmp_path: Path) -> None:
+    with logins.provider(tmp_path, format="opaque") as issuer:
+        verifier = IntrospectionVerifier(issuer, logins.ASKING["client_id"], logins.ASKING["client_secret"])
+        async with (
+            served(notes(verifier)) as url,
+            Client(url, auth=oauth_for(url), browser=Visitor("bob")) as client,
+        ):
+            assert (await client.call_tool("who")).text == "bob notes:read"

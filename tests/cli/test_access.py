@@ -1,0 +1,104 @@
+"""Who comes in, from the command line: tokens given out by hand, and the sections of a file for any target."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SERVER = """
+from portico import Context, Server
+
+server = Server("notes")
+
+@server.tool(scopes=["notes:read"])
+def read(ctx: Context) -> str:
+    return f"read by {ctx.principal.id}"
+"""
+GATEWAY = """
+[upstream.notes]
+target = "notes.py"
+
+[auth]
+tokens = "tokens.toml"
+"""
+PATIENCE = 60
+Portico = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@contextmanager
+def serving(folder: Path, *words: str) -> Iterator[str]:
+    """The URL of `portico serve`."""
+    command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
+    child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        line = child.stderr.readline()
+        assert line.startswith("Serving on "), line + child.stderr.read()
+        yield line.removeprefix("Serving on ").strip()
+    finally:
+        child.terminate()
+        child.communicate(timeout=PATIENCE)
+
+
+def test_a_token_is_made_listed_and_taken_back(portico: Portico, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    made = portico("tokens", "add", "ci", "--scope", "notes:read", "--expires", "30", "--file", file)
+    token = made.stdout.strip()
+    assert token.startswith("ptk_") and token not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = portico("tokens", "add", "ci", "--file", file)
+    assert (again.returncode, "already" in again.stderr) == (2, True)
+    assert portico("tokens", "add", "x", "--scope", "a b", "--file", file).returncode == 2
+    assert "notes:read" in portico("tokens", "list", "--file", file).stdout
+    (tmp_path / "notes.py").write_text(SERVER)
+    (tmp_path / "access.toml").write_text('[auth]\ntokens = "tokens.toml"\n')
+    for words in (("notes.py", "--auth-tokens", "tokens.toml"), ("notes.py", "--config", "access.toml")):
+        with serving(tmp_path, *words) as url:
+            assert "read by ci" in portico("call", url, "read", PORTICO_TOKEN=token).stdout
+            assert "401" in portico("call", url, "read").stderr
+    assert portico("tokens", "remove", "ci", "--file", file).returncode == 0
+    assert "ci" not in portico("tokens", "list", "--file", file).stdout
+
+
+def test_a_gateways_own_file_says_who_comes_in(portico: Portico, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(SERVER)
+    (tmp_path / "gateway.toml").write_text(GATEWAY)
+    token = portico("tokens", "add", "ci", "--all", "--file", tmp_path / "tokens.toml").stdout.strip()
+    with serving(tmp_path, "gateway.toml") as url:
+        assert "read by ci" in portico("call", url, "notes_read", PORTICO_TOKEN=token).stdout
+        assert "401" in portico("call", url, "notes_read").stderr
+
+
+def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(SERVER)
+    wrong = {
+        '[auth]\nissuer_url = "x"\n': "unknown field `issuer_url`",
+        '[auth]\nissuers = ["http://login.example"]\n': "is no issuer",
+        "[auth]\n": "every request would be refused",
+        '[auth]\nissuers = ["https://login.example"]\nalgorithms = ["HS256"]\n': "there is no algorithm 'HS256'",
+        '[auth]\ntokens = "nowhere.toml"\n': "nowhere.toml",
+        '[[rules]]\ntool = "*"\n': "rules",
+    }
+    for text, said in wrong.items():
+        (tmp_path / "access.toml").write_text(text)
+        for target in ("notes.py", ""):
+            words = [target] if target else ["--services", "tasks", "--data", str(tmp_path)]
+            done = portico(
+                "serve", *words, "--config", "access.toml", "--transport", "http", "--port", "0", cwd=tmp_path
+            )
+            assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+    done = portico(
+        "serve",
+        "notes.py",
+        "--transport",
+        "http",
+        "--host",
+        "0.0.0.0",
+        "--auth-issuer",
+        "https://l.example",
+        cwd=tmp_path,
+    )
+    assert "--public-url" in done.stderr
