@@ -17,7 +17,7 @@ from portico.access import settings as access
 from portico.access.outgoing import OutgoingAuth, UserAuth
 from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
-from portico.gateway import connecting
+from portico.gateway import connecting, status
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -80,6 +80,7 @@ class Gateway(Server):
         self._routes.tasks = self._tasks
         super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
+        self.pages.append(status.page(self.report))
         for alias, target in _given(upstreams or {}, self._secrets):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
 
@@ -263,6 +264,37 @@ class Gateway(Server):
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""
         return [upstream.status() for upstream in self._routes.upstreams.values()]
+
+    def report(self) -> dict[str, Any]:
+        """How everything is, for the operator. No secret is in it."""
+        clashes = self.clashes
+        return {
+            "name": self.name,
+            "version": self.version,
+            "upstreams": self.status(),
+            "clashes": clashes,
+            "held": [
+                {"upstream": held.alias, "name": held.inward, "why": held.why}
+                for held in self._routes.table.held.values()
+            ],
+            "changed": [f"{pin.alias}.{pin.name}" for pin in self.pinned() if pin.state == "changed"],
+            "views": {
+                name: {"path": one.settings.path, "tools": self.counts(one)[0]} for name, one in self.views.items()
+            },
+            "parked": len(self._bridge),
+        }
+
+    def readiness(self) -> dict[str, str]:
+        return status.readiness(self.status())
+
+    def measures(self) -> list[str]:
+        counts = {
+            "portico_gateway_clashes": len(self.clashes),
+            "portico_gateway_held": len(self._routes.table.held),
+            "portico_gateway_parked": len(self._bridge),
+        }
+        tallies = {alias: upstream.tally for alias, upstream in self._routes.upstreams.items()}
+        return status.measures(self.status(), tallies, counts)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:

@@ -91,6 +91,11 @@ class Lane:
         )
 
     @property
+    def last_lines(self) -> list[str]:
+        """What the upstream wrote last to its stderr, where it has one."""
+        return self.connection.link.last_lines if self.connection.is_open else []
+
+    @property
     def in_flight(self) -> int:
         return len(self._held) + self.passing
 

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from portico.access.outgoing import OutgoingAuth
@@ -21,13 +22,14 @@ from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
-from portico.gateway.health import Breaker, brief
+from portico.gateway.health import SAID_LAST, Breaker, brief
 from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
@@ -48,6 +50,20 @@ MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
 # Of tasks it is known on which connection they began.
 MOST_TASKS = 10_000
+# Of what it wrote to its stderr, in a status.
+MOST_LAST_LINES = 20
+
+
+class CallTally(Struct):
+    """The calls to an upstream: how many failed, and how many took how long, by the buckets of the metrics."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+    errors: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(self.counts)
 
 
 class Answered(Struct, frozen=True):
@@ -83,6 +99,7 @@ class GatewayUpstream:
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
+        self.tally = CallTally()
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -268,13 +285,20 @@ class GatewayUpstream:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
         else:
             await places.wait()
+        tally, began = self.tally, time.perf_counter()
         try:
             # With a credential of its own a call has a connection of its own.
             lane = self.lanes.modern if self.auth is None else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound, detach)
+        except (Error, ToolError):
+            tally.errors += 1
+            raise
         finally:
+            seconds = time.perf_counter() - began
+            tally.counts[bisect_left(BUCKETS, seconds)] += 1
+            tally.seconds += seconds
             places.give()
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
@@ -370,17 +394,24 @@ class GatewayUpstream:
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
         lanes = list(self.lanes)
+        last = self.breaker.failure.partition(SAID_LAST)[2]
+        lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
             "alias": self.alias,
             "up": self.breaker.since is None and not self.settings.problem,
             "error": self.settings.problem or self.breaker.failure,
+            "since": self.breaker.since,
             "retry_after": round(self.breaker.retry_after, 1),
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),
+            "calls": self.tally.calls,
+            "errors": self.tally.errors,
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "lists_from": "store" if self._is_recalled else "upstream" if self.listed.is_set() else None,
             "pins": self.settings.pins,
+            "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
         }
 
 
