@@ -159,6 +159,8 @@ class Server(FamiliarServer, Registrar):
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        # What was taken away for a while.
+        self._disabled: list[Component] = []
         self._endpoints: dict[str, Handler] = {}
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
