@@ -236,6 +236,10 @@ class Members(Struct, frozen=True):
     refused: Callable[[int, str, str | None], None]
     # The handlers of other paths, where a transport has paths; as they change.
     endpoints: Callable[[], Mapping[str, Handler]]
+    # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
+    readiness: Callable[[], Mapping[str, str]]
+    # More for the page of metrics, in lines of the text format of Prometheus.
+    measures: Callable[[], Sequence[str]]
 
 
 def members(handler: Handler) -> Members:
@@ -253,6 +257,8 @@ def members(handler: Handler) -> Members:
         hides=getattr(handler, "hides", _hides_nothing),
         refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
+        readiness=getattr(handler, "readiness", _depends_on_nothing),
+        measures=getattr(handler, "measures", _no_measures),
     )
 
 
@@ -262,6 +268,14 @@ def _nothing_needed(method: str, name: str) -> Collection[str]:
 
 def _not_told(status: int, reason: str, address: str | None) -> None:
     pass
+
+
+def _depends_on_nothing() -> Mapping[str, str]:
+    return {}
+
+
+def _no_measures() -> Sequence[str]:
+    return ()
 
 
 def _no_endpoints() -> Mapping[str, Handler]:
