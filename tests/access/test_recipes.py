@@ -14,9 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = (ROOT / "docs" / "guide" / "access.md").read_text(encoding="utf-8")
 LOGINS = [f"{name}_CLIENT_{part}" for name in ("GITHUB", "ENTRA") for part in ("ID", "SECRET")]
 SECRETS = [*LOGINS, "EXCHANGE_SECRET", "CRM_KEY"]
-    "EXCHANGE_SECRET",
-    "CRM_KEY",
-]
 
 
 @pytest.fixture(autouse=True)

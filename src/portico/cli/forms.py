@@ -368,15 +368,32 @@ FORMS: dict[str, CommandForm] = {
         _SAVE,
     ),
     "gateway": CommandForm(
-        "portico gateway check FILE",
-        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
+        "portico gateway check FILE\n       portico gateway status [URL]",
+        "check: start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.\n"
+        "status: how the upstreams of a gateway are that serves over HTTP, and what they said last.",
         (
-            word("action", choices=("check",)),
-            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
+            word("action", choices=("check", "status")),
+            word(
+                "file",
+                "file",
+                nargs="?",
+                metavar="FILE|URL",
+                help="a gateway.toml or an mcp.json; the address of a gateway (default: http://127.0.0.1:8080)",
+            ),
         ),
-        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
+        {
+            "": (
+                flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+                flag(
+                    "--token",
+                    help="of the operator (default: PORTICO_OPERATOR_TOKEN, or what `portico serve` has left)",
+                ),
+                flag("--json", action="store_true", help="status: all of it, as JSON"),
+                flag("--data", metavar="DIR", help="where `portico serve` has left its tokens"),
+            )
+        },
         "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
-        "mistake in the file.",
+        "mistake in the file; 3 when the gateway itself cannot be reached.",
     ),
     "pins": CommandForm(
         "portico pins list|diff|approve FILE [options]",
