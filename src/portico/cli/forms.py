@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from portico.wire.revisions import REVISIONS
 
 KINDS = ("tools", "resources", "templates", "prompts")
+EVERYTHING = "everything"
 CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
 MEMORY_ACTIONS = (
     "capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "model", "hook",
@@ -224,7 +225,11 @@ FORMS: dict[str, CommandForm] = {
         (word("target", "file", nargs="?", help=f"{_SERVED}; {_GATEWAY}; none: the built-in services"),),
         {
             "": (
-                flag("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s"),
+                flag(
+                    "--transport",
+                    choices=("stdio", "http"),
+                    help="default: stdio; with --host, --port, --unix, --fd or --workers: http",
+                ),
                 flag(
                     "--lifecycle",
                     choices=("auto", "strict", "lenient"),
@@ -268,8 +273,8 @@ FORMS: dict[str, CommandForm] = {
             ),
             "what is stored": (*_STORE, _WORKING),
             "over HTTP": (
-                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
-                flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--host", help="the address to listen on (default: 127.0.0.1)"),
+                flag("--port", type=_port, help="the port (default: 8080; 0: any free one)"),
                 flag("--unix", metavar="PATH", help="listen on a Unix socket, which is for this user alone"),
                 flag(
                     "--fd",
@@ -317,6 +322,11 @@ FORMS: dict[str, CommandForm] = {
                     action="store_true",
                     help="serve the built-in services to every user of this machine, without a token",
                 ),
+                flag(
+                    "--stateless",
+                    action="store_true",
+                    help="keep no sessions: any process answers; without questions, server streams and subscriptions",
+                ),
                 flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
                 flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
                 flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),
@@ -325,10 +335,10 @@ FORMS: dict[str, CommandForm] = {
     ),
     "list": _asking(
         "list",
-        f"{'|'.join(KINDS)} TARGET",
-        f"{'|'.join(KINDS)} -- COMMAND …",
-        "List what a server has.",
-        (word("kind", choices=KINDS, metavar="|".join(KINDS)), _TARGET),
+        f"[{'|'.join(KINDS)}] TARGET",
+        f"[{'|'.join(KINDS)}] -- COMMAND …",
+        "List what a server has: everything, or one kind of it.",
+        (word("kind", choices=(*KINDS, EVERYTHING), metavar="|".join(KINDS)), _TARGET),
         _OUTPUT,
         _JSON,
     ),
@@ -368,15 +378,32 @@ FORMS: dict[str, CommandForm] = {
         _SAVE,
     ),
     "gateway": CommandForm(
-        "portico gateway check FILE",
-        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
+        "portico gateway check FILE\n       portico gateway status [URL]",
+        "check: start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.\n"
+        "status: how the upstreams of a gateway are that serves over HTTP, and what they said last.",
         (
-            word("action", choices=("check",)),
-            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
+            word("action", choices=("check", "status")),
+            word(
+                "file",
+                "file",
+                nargs="?",
+                metavar="FILE|URL",
+                help="a gateway.toml or an mcp.json; the address of a gateway (default: http://127.0.0.1:8080)",
+            ),
         ),
-        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
+        {
+            "": (
+                flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+                flag(
+                    "--token",
+                    help="of the operator (default: PORTICO_OPERATOR_TOKEN, or what `portico serve` has left)",
+                ),
+                flag("--json", action="store_true", help="status: all of it, as JSON"),
+                flag("--data", metavar="DIR", help="where `portico serve` has left its tokens"),
+            )
+        },
         "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
-        "mistake in the file.",
+        "mistake in the file; 3 when the gateway itself cannot be reached.",
     ),
     "pins": CommandForm(
         "portico pins list|diff|approve FILE [options]",

@@ -30,7 +30,7 @@ COMMANDS = {
     "call": CommandEntry("portico.cli.call", "call a tool"),
     "read": CommandEntry("portico.cli.call", "read a resource", "run_read"),
     "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
-    "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check"),
+    "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check, status"),
     "pins": CommandEntry("portico.cli.pins", "what tools behind a gateway were when approved: list, diff, approve"),
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),
     "jobs": CommandEntry("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),

@@ -160,6 +160,8 @@ class Server(FamiliarServer, Registrar):
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        # What was taken away for a while.
+        self._disabled: list[Component] = []
         self._endpoints: dict[str, Handler] = {}
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
@@ -444,6 +446,11 @@ class Server(FamiliarServer, Registrar):
             return True
         return self.own(kind, name) is None and self._others.hides(call, kind, name)
 
+    def refused(self, status: int, reason: str, address: str | None) -> None:
+        """A transport did not let a request in."""
+        if self.protection is not None and self.protection.witness is not None:
+            self.protection.witness.refused(status, reason, address)
+
     @property
     def others(self) -> Others:
         return self._others
@@ -689,6 +696,8 @@ class Server(FamiliarServer, Registrar):
         * **sse** – whether the two endpoints of 2024-11-05 are there too.
         * **assume** – the revision to speak with clients that belong to no session and name no newer one.
         * **lifecycle** – "strict": a session waits for `notifications/initialized`, although POSTs may overtake it.
+        * **stateless** – whether sessions (of the older revisions) are kept nowhere, but carried by the client in their
+          signed id: any process goes on with them, and there are no questions, streams by GET and subscriptions.
         * **longest_body** – how many bytes a request may have.
         * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
         * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 from portico.legacy.changes import ListChanges
-from portico.legacy.session import Lifecycle, Session
+from portico.legacy.session import Lifecycle, Session, SessionFacts
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
@@ -342,6 +342,15 @@ class HttpSession:
 
     def forget(self, stream: SessionStream) -> None:
         self._streams.pop(stream.name, None)
+        if not self.session.lasting:
+            self.session.close()
+
+    def carry(self, facts: SessionFacts | None) -> None:
+        """Be there for one request, with what was settled before; without any, for a handshake."""
+        self.session.lasting = False
+        if facts is not None:
+            self.session.assume(facts.revision)
+            self.session.client = facts.client
 
     def detached(self, stream: SessionStream) -> None:
         self.sessions.open_streams.pop(stream, None)
