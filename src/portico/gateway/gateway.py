@@ -32,8 +32,12 @@ from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
+from portico.gateway.task_ids import TaskIds
+from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
+from portico.rpc.call import Call
+from portico.server.registry.service import Service
 from portico.server.server import Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
@@ -70,6 +74,11 @@ class Gateway(Server):
         self.views: dict[str, GatewayView] = {}
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
         self._others = self._routes
+        self._tasks = GatewayTasks(
+            lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
+        )
+        self._routes.tasks = self._tasks
+        super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
         for alias, target in _given(upstreams or {}, self._secrets):
@@ -166,6 +175,30 @@ class Gateway(Server):
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
             self._begin_errand(upstream.close())
+
+    def _add_service(self, service: Service) -> None:
+        """Tasks of upstreams come last, around those that this server may have itself."""
+        self._services.remove(self._tasks)
+        super()._add_service(service)
+        self._tasks.beside_own = self.tasks is not None
+        self._services.append(self._tasks)
+        self._extend()
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        return tuple(service for service in super().services if service is not self._tasks)
+
+    async def _discover(self, call: Call) -> Any:  # type: ignore[override]
+        """What it can do depends on its upstreams, so that it waits for them as a first list does."""
+        await self._routes.settled()
+        self.advertise()
+        return super()._discover(call)
+
+    def advertise(self) -> None:
+        """Say what is known by now of what its upstreams can do."""
+        known = {name for service in self._services for name in service.extensions()}
+        if not known <= set(self.capabilities.extensions or {}):
+            self._extend()
 
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
@@ -276,6 +309,7 @@ class Gateway(Server):
             for task in tasks:
                 task.cancel()
             self._bridge.close()
+            await self._tasks.close()
             self._routes.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()

@@ -77,6 +77,8 @@ class Lane:
         self.used = time.monotonic()
         # It ended by itself, and was not made again yet.
         self.broken = False
+        # Whether tasks began on it, which may be known there alone.
+        self.has_tasks = False
         # How many hear of changes on it.
         self.listeners = 0
         self.connection = Upstream(

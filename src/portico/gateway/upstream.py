@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +24,7 @@ from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, ListHints, read_hints, read_page
 from portico.gateway.health import SAID_LAST, Breaker, brief
-from portico.gateway.kept import KeptLists
+from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
@@ -32,12 +34,16 @@ from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
-from portico.wire import jsonrpc
+from portico.wire import jsonrpc, notices
+from portico.wire.capabilities import TASK_CALLS, declares
+from portico.wire.discover import DiscoverResult
 from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
+from portico.wire.skills import EXTENSION as SKILLS
+from portico.wire.tasks import EXTENSION
 
 log = logging.getLogger("portico.gateway")
 
@@ -45,6 +51,8 @@ MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
 # How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
 CATALOG_SECONDS = 60.0
+# Of tasks it is known on which connection they began.
+MOST_TASKS = 10_000
 # Of what it wrote to its stderr, in a status.
 MOST_LAST_LINES = 20
 
@@ -66,6 +74,11 @@ class Answered(Struct, frozen=True):
 
     result: Any
     revision: Revision
+    lane: Lane | None = None
+
+
+Detach = Callable[[Parked], Any]
+"""Takes a call that goes on by itself, and gives the answer to its client."""
 
 
 class GatewayUpstream:
@@ -85,6 +98,7 @@ class GatewayUpstream:
         self.settings = settings
         self.alias = settings.alias
         self.breaker = Breaker(secrets.mask)
+        self.traits = Traits()
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
@@ -116,6 +130,9 @@ class GatewayUpstream:
             self.answers,
         )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
+        # Where tasks began; and what is set when one is told of.
+        self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
+        self.task_news: dict[str, set[asyncio.Event]] = {}
         self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
@@ -127,7 +144,8 @@ class GatewayUpstream:
 
     async def recall(self) -> None:
         """Show what it had when it was last seen, until it is asked."""
-        self.lanes.asks = self.lanes.asks or await self._kept.is_asking(self.settings)
+        self.traits = await self._kept.find_traits(self.settings)
+        self.lanes.asks = self.lanes.asks or self.traits.asks
         lists = await self._kept.find(self.settings)
         if lists is not None and not self.listed.is_set():
             self.entries = lists
@@ -185,6 +203,8 @@ class GatewayUpstream:
 
     async def refresh(self, methods: tuple[str, ...] = tuple(LISTS), by: Call | None = None) -> None:
         """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
+        if isinstance(self.settings.target, Here):
+            await self._look_here()
         found = dict(self.entries)
         refused: list[ProtocolError] = []
         for method in methods:
@@ -209,6 +229,13 @@ class GatewayUpstream:
             await self._kept.keep(self.settings, found)
         if not self.personal:
             self.changes.begin()
+
+    async def _look_here(self) -> None:
+        """What runs in this process is asked what it can do; others have said so when they were greeted."""
+        said = await self._ask_here(Call(method="server/discover", id=0, revision=MODERN))
+        with contextlib.suppress(msgspec.DecodeError):
+            about = msgspec.json.decode(said.result, type=DiscoverResult)
+            self._note(_traits(about.capabilities, MODERN, False))
 
     async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
         found: list[ListedEntry] = []
@@ -249,22 +276,34 @@ class GatewayUpstream:
             # Its lists are those of long ago.
             self.changes.missed()
         self.changes.opened(lane)
+        self._note(_traits(lane.connection.greeting.capabilities, lane.revision, self.lanes.asks))
 
     def _tell(self, method: str, params: Any) -> None:
+        if method == notices.TASK_STATUS:
+            for news in self.task_news.get(_task(params), ()):
+                news.set()
+            return
         self.changes.tell(method, params)
 
     def _missed(self) -> None:
         self.changes.missed()
 
     def _learnt(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._kept.keep_asking(self.settings))
+        self._note(replace(self.traits, asks=True))
+
+    def _note(self, traits: Traits) -> None:
+        if traits == self.traits:
+            return
+        self.traits = traits
+        task = asyncio.get_running_loop().create_task(self._kept.keep_traits(self.settings, traits))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
     # Calls
 
-    async def call(self, call: Call, bound: Callable[[], bytes]) -> Answered:
-        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common.
+    async def call(self, call: Call, bound: Callable[[], bytes], detach: Detach | None = None) -> Answered:
+        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common, and `detach`
+        what a call becomes that asks something of a client with tasks.
 
         Raises ToolError where it is not to be had now.
         """
@@ -289,7 +328,7 @@ class GatewayUpstream:
             lane = self.lanes.modern if self.is_plain else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
-            return await self._with_questions(call, bound)
+            return await self._with_questions(call, bound, detach)
         except (Error, ToolError):
             tally.errors += 1
             raise
@@ -299,14 +338,14 @@ class GatewayUpstream:
             tally.seconds += seconds
             places.give()
 
-    async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
+    async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
         """Questions go to the client in the way its revision has."""
         rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_have_rounds(call)
         if isinstance(self.settings.target, Here) or not rounds or (await self.lanes.find(call)).modern:
             return await self._ask(call, None)
         params = call.typed()
         if params.request_state is UNSET:
-            said = await self._bridge.begin(call, self.alias, bound(), self._ask)
+            said = await self._bridge.begin(call, self.alias, bound(), self._ask, detach)
         else:
             said = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
         return said if isinstance(said, Answered) else Answered(said, MODERN)
@@ -321,7 +360,37 @@ class GatewayUpstream:
         asked = asked_by(call.method, result)
         if asked is not None and call.reply.asks:
             result = await push(call, asked, partial(self._send, lane))
-        return Answered(result, lane.revision)
+        return Answered(result, lane.revision, lane)
+
+    async def is_modern(self, call: Call) -> bool:
+        """Whether it is of a revision without sessions, as is what runs in this process."""
+        if isinstance(self.settings.target, Here):
+            return True
+        known = next(iter(self.lanes), None)
+        return (known or await self.lanes.find(call)).modern
+
+    async def about_task(self, call: Call, id: str, parked: Parked | None = None) -> Answered:
+        """The answer to a request about a task: on the connection where the task began, if it is still there."""
+        self.breaker.check(self.alias)
+        if self.auth is not None:
+            prepared = await self.auth.prepare(call)
+            if isinstance(prepared, InputRequiredResult):
+                raise ToolError(f"{self.alias} has to be connected to before its tasks can be asked for.")
+            call = prepared
+        if isinstance(self.settings.target, Here):
+            return await self._ask_here(call)
+        lane = self._task_lanes.get(id)
+        if lane is None or lane not in self.lanes:
+            lane = await self.lanes.find(call)
+        return Answered(await self._send(lane, call, parked), lane.revision)
+
+    def note_task(self, id: str, lane: Lane | None) -> None:
+        """A server with sessions may know a task in one of them alone."""
+        if lane is not None and not lane.modern:
+            lane.has_tasks = True
+            self._task_lanes[id] = lane
+            while len(self._task_lanes) > MOST_TASKS:
+                self._task_lanes.popitem(last=False)
 
     async def _answered(self, call: Call, result: Any, send: Any) -> Any:
         """The result after the questions in it that are all answered here."""
@@ -392,8 +461,25 @@ class GatewayUpstream:
         }
 
 
+def _traits(able: ServerCapabilities, revision: Revision, asks: bool) -> Traits:
+    modern = revision >= MODERN
+    return Traits(
+        asks=asks,
+        sessions=not modern,
+        tasks=declares(able, ("extensions", EXTENSION) if modern else TASK_CALLS),
+        skills=modern and declares(able, ("extensions", SKILLS)),
+    )
+
+
 def _digests(entries: tuple[ListedEntry, ...]) -> list[bytes]:
     return [entry.digest() for entry in entries]
+
+
+def _task(params: Any) -> str:
+    try:
+        return str(msgspec.json.decode(params)["taskId"])
+    except (TypeError, KeyError, msgspec.DecodeError):
+        return ""
 
 
 def _may_have_rounds(call: Call) -> bool:

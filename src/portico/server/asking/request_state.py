@@ -24,6 +24,7 @@ from portico.wire.errors import InternalError, InvalidParams
 LIFETIME_SECONDS = 600.0
 LARGEST_STATE = 256 * 1024
 _MAC = 32
+_MARK = 18
 
 
 class State(Struct, array_like=True):
@@ -93,6 +94,15 @@ class Seal:
         except ValueError:
             return None
 
+    def mark(self, said: bytes) -> str:
+        """A short text that only a holder of the key can make of this, the same each time."""
+        return urlsafe_b64encode(self._mac(said)[:_MARK]).decode().rstrip("=")
+
+    def is_mark(self, mark: str, said: bytes) -> bool:
+        import hmac
+
+        return hmac.compare_digest(mark.encode(), self.mark(said).encode())
+
     # Cryptography is loaded with the first question, not with every server.
 
     def _mac(self, body: bytes) -> bytes:
@@ -105,6 +115,11 @@ class Seal:
         about = b"state of " + self._name.encode()
         keys = [self._given] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
         return (hmac.digest(key, body, "sha256") for key in keys)
+
+    @property
+    def lasting(self) -> bytes:
+        """The key that was given. Without one, the name: a guard against mistakes, and not against intent."""
+        return self._given or self._name.encode()
 
     def derived(self, purpose: bytes) -> bytes:
         """Another key, for something else that the same processes share."""
