@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
@@ -299,8 +299,16 @@ class Routes:
 
     # Answering
 
-    async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
-        """The answer of the upstream whose tool or prompt it is."""
+    def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Coroutine[Any, Any, Any]:
+        """What comes to the answer of the upstream whose tool or prompt it is."""
+        if self.protection is None:
+            route = self.table.routes(f"{kind}s/list", call.facet).get(name)
+            if route is not None:
+                return self._delegate(route.upstream, call, "name", route.inward)
+        return self._call_if_admitted(call, kind, name, catalog)
+
+    async def _call_if_admitted(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
+        """The same where a rule may forbid it, or nothing of that name is known yet."""
         method = f"{kind}s/list"
         route = self.table.routes(method, call.facet).get(name)
         if route is None:
