@@ -74,6 +74,8 @@ class Lane:
         self.used = time.monotonic()
         # It ended by itself, and was not made again yet.
         self.broken = False
+        # Whether tasks began on it, which may be known there alone.
+        self.has_tasks = False
         # How many hear of changes on it.
         self.listeners = 0
         self.connection = Upstream(
@@ -87,6 +89,11 @@ class Lane:
             on_reopened=self._reopened,
             on_gap=self._gap,
         )
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What the upstream wrote last to its stderr, where it has one."""
+        return self.connection.link.last_lines if self.connection.is_open else []
 
     @property
     def in_flight(self) -> int:

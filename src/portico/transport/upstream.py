@@ -385,7 +385,9 @@ class Upstream:
         if call.method == "tools/list":
             return await self._list_tools(call)
         try:
-            return await self.ask(call, self._timeout, call.method != "tools/call")
+            # What waits for the end of a task waits as long as that takes.
+            seconds = self._timeout if call.method != "tasks/result" else None
+            return await self.ask(call, seconds, call.method != "tools/call")
         except HeaderMismatch:
             if call.method != "tools/call":
                 raise
@@ -444,7 +446,8 @@ class Upstream:
         reached = False
         tries = 0
         try:
-            limit = TimeLimit(self._time_limits, timeout)
+            # One without an end is none that could be suspended.
+            limit = TimeLimit(self._time_limits if timeout is not None else TimeLimits(), timeout)
             with limit if self._auth is None else suspendable(limit):
                 while True:
                     link = self._link
