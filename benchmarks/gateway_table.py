@@ -5,11 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ PROGRAMS = Path(__file__).resolve().parent / "gateway_programs"
 MANY, TOOLS = 20, 50
 WINDOW = 16
 LISTS = 50
-FILLING_SECONDS = 120.0
+FILLING_SECONDS = 180.0
 
 CALL_QUESTIONS = (
     Question("cpu", f"CPU of the process for a tools/call, {WINDOW} connections", "µs"),
@@ -39,11 +40,12 @@ CALL_QUESTIONS = (
 CALLS = tuple(question.key for question in CALL_QUESTIONS)
 LIST_QUESTIONS = (
     Question("list", f"tools/list of {MANY * TOOLS:,} tools of {MANY} servers, p50", "ms"),
+    Question("list_cpu", "CPU of the process for such a list", "ms"),
     Question("asked", f"requests to those servers during {LISTS} lists", ""),
     Question("memory", f"resident memory with {MANY} HTTP servers, all listed and called", "MB"),
     Question("first", f"start to first list, {MANY} stdio servers, from the kept lists", "ms"),
 )
-LISTING = ("list", "asked", "memory")
+LISTING = ("list", "list_cpu", "asked", "memory")
 LEGEND = (
     "Every column answers the same call of the same tool; the first one is the server itself, and it is behind all that"
     " are over HTTP. mcp-proxy has programs behind it, not URLs: the same server on stdio is behind it, and it is asked"
@@ -88,7 +90,7 @@ def gateway_columns() -> list[GatewayPeer]:
     gateway = ("portico_gateway.py", "{port}", "{file}")
     proxy = ("-m", "mcp_proxy", "--host", "127.0.0.1", "--port", "{port}", "--log-level", "CRITICAL", "--")
     return [
-        GatewayPeer("direct", "Portico, no gateway", program=("portico_http.py", "{port}"), tool="add_async", **own),
+        GatewayPeer("direct", "Portico, no gateway", program=("adding_server.py", "{port}"), tool="add_async", **own),
         GatewayPeer("portico", "Portico's gateway", program=gateway, **own),
         GatewayPeer("stdio", "Portico's gateway, stdio behind it", program=gateway, behind="stdio", **own),
         prepared(
@@ -132,7 +134,7 @@ def judge(answers: Answers) -> list[Goal]:
     return [
         cheap(of("cpu"), of("cpu", "direct")),
         times("at least 100 times FastMCP's proxy per CPU", of("cpu"), of("cpu", "fastmcp"), 100),
-        limit(f"tools/list of {MANY * TOOLS:,} tools: at most 1 ms", of("list"), 1, "ms"),
+        limit(f"tools/list of {MANY * TOOLS:,} tools: at most 1 ms of CPU", of("list_cpu"), 1, "ms"),
         limit("and without a request to the servers", of("asked"), 1, "requests"),
         limit("first list from the kept lists: at most 300 ms", of("first"), 300, "ms"),
         limit(f"memory with {MANY} HTTP servers: below 45 MB", of("memory"), 45, "MB"),
@@ -163,7 +165,7 @@ def ask_calls(answers: Answers, peers: list[GatewayPeer], size: Size, stack: Exi
     server = started(direct, stack, home, {}, core=cores()[1])
     files = {
         "http": {"url": f"http://127.0.0.1:{server.port}/mcp"},
-        "stdio": {"command": direct.python, "args": [str(SERVERS / "portico_server.py")]},
+        "stdio": {"command": direct.python, "args": [str(PROGRAMS / "adding_server.py")]},
     }
     drivers = {direct.key: server}
     for peer in peers[1:]:
@@ -191,10 +193,10 @@ def started(peer: GatewayPeer, stack: ExitStack, home: Path, behind: dict[str, A
 def driver_of(peer: GatewayPeer, core: int, file: Path, *more: str) -> HttpDriver:
     words = [*peer.program, *more]
     if words[0].endswith(".py"):
-        words[0] = str((SERVERS if peer.key == "direct" else PROGRAMS) / words[0])
+        words[0] = str(PROGRAMS / words[0])
     at = words.index("{server}") if "{server}" in words else None
     if at is not None:
-        words[at:] = [this_tree().python, str(SERVERS / "portico_server.py")]
+        words[at:] = [this_tree().python, str(PROGRAMS / "adding_server.py")]
     words = [word.replace("{file}", str(file)) for word in words]
     return HttpDriver([peer.python, *words], peer.env, tool=peer.tool, session=peer.session, core=core)
 
@@ -253,9 +255,16 @@ def ask_lists(peer: GatewayPeer) -> dict[str, float]:
             for number in range(MANY):
                 post(driver, "tools/call", {"name": f"s{number}_tool_0", "arguments": {"a": 1, "b": 1}})
             before = sum(map(requests_to, ports))
+            cpu = cpu_ns(driver.child.pid)
             took = [timed_list(driver) for _ in range(LISTS)]
+            cpu = cpu_ns(driver.child.pid) - cpu
             asked = sum(map(requests_to, ports)) - before
-            return {"list": statistics.median(took), "asked": asked, "memory": rss_bytes(driver.child.pid) / 1e6}
+            return {
+                "list": statistics.median(took),
+                "list_cpu": cpu / LISTS / 1e6,
+                "asked": asked,
+                "memory": rss_bytes(driver.child.pid) / 1e6,
+            }
 
 
 def filled(driver: HttpDriver) -> None:
@@ -281,8 +290,7 @@ def listed(driver: HttpDriver) -> list[Any]:
 
 def timed_list(driver: HttpDriver) -> float:
     """Milliseconds, from the request to the last byte of the last page."""
-    began, tools, cursor = time.perf_counter(), 0, {}
-    took = 0.0
+    took, tools, cursor = 0.0, 0, {}
     while True:
         began = time.perf_counter()
         body = exchanged(driver, "tools/list", cursor)
@@ -314,13 +322,10 @@ def exchanged(driver: HttpDriver, method: str, params: dict[str, Any]) -> tuple[
         "Mcp-Method": method,
         **({"Mcp-Name": params["name"]} if "name" in params else {}),
     }
-    connection = http.client.HTTPConnection("127.0.0.1", driver.port, timeout=60)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", driver.port, timeout=60)) as connection:
         connection.request("POST", "/mcp", json.dumps(message), headers)
         response = connection.getresponse()
         return response.read(), response.getheader("content-type", "")
-    finally:
-        connection.close()
 
 
 # The first list
@@ -334,14 +339,31 @@ def ask_first(peer: GatewayPeer) -> dict[str, float]:
         with driver_of(peer, cores()[0], file, store) as driver:
             driver.wait()
             filled(driver)
-            driver.child.send_signal(signal.SIGTERM)
-            driver.child.wait(60)
+            kept(Path(store))
+            stopped(driver)
         began = time.perf_counter()
         with driver_of(peer, cores()[0], file, store) as driver:
             took = first_list(driver, began)
-            driver.child.send_signal(signal.SIGTERM)
-            driver.child.wait(60)
+            stopped(driver)
     return {"first": took}
+
+
+def kept(store: Path) -> None:
+    """Wait until the lists of all are written."""
+    until = time.monotonic() + FILLING_SECONDS
+    while True:
+        with closing(sqlite3.connect(store)) as database:
+            if database.execute("select count(*) from portico_upstream_list").fetchone()[0] == MANY:
+                return
+        if time.monotonic() > until:
+            raise DriverError("the lists were not kept")
+        time.sleep(0.1)
+
+
+def stopped(driver: HttpDriver) -> None:
+    """With all that it has started."""
+    driver.child.send_signal(signal.SIGTERM)
+    driver.child.wait(60)
 
 
 def first_list(driver: HttpDriver, began: float) -> float:

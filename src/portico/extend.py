@@ -15,6 +15,8 @@ from portico._lazy import public_names
 if TYPE_CHECKING:
     from portico import beneath as beneath, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
+    from portico.access.limits import Rate as Rate
+    from portico.access.restrict import set_access as set_access
     from portico.access.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from portico.server.calling.runtime import ArgumentErrors as ArgumentErrors, Runtime as Runtime
     from portico.server.calling.tools import Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name
     from portico.server.endpoint import serve_http as serve_http
+    from portico.server.guard import (
+        AccessGuard as AccessGuard, Decision as Decision, Kind as Kind, Meter as Meter, Owned as Owned,
+        Passage as Passage, Sight as Sight, Witness as Witness,
+    )
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
     from portico.store.database import Database as Database, when_ready as when_ready
@@ -103,6 +109,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
     "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
+    "portico.access.limits": ("Rate",),
+    "portico.access.restrict": ("set_access",),
     "portico.access.settings": ("ACCESS_SECTIONS",),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
@@ -122,6 +130,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.calling.runtime": ("ArgumentErrors", "Runtime"),
     "portico.server.calling.tools": ("Tool", "ToolOptions", "checked_name"),
     "portico.server.endpoint": ("serve_http",),
+    "portico.server.guard": (
+        "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
+    ),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
     "portico.store.database": ("Database", "when_ready"),

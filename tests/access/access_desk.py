@@ -9,8 +9,9 @@ import http.client
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -18,6 +19,7 @@ import msgspec
 
 import oidc
 from portico import Server
+from portico.access import settings as access_settings
 from portico.access.face.face import Face
 from portico.auth import AuthorizationCode, Memory, OAuth
 from portico.auth.credentials import Credentials
@@ -25,6 +27,56 @@ from portico.server.endpoint import serve_http
 
 PATIENCE = 60.0
 REDIRECT_URI = "http://127.0.0.1:9/callback"
+
+
+@contextmanager
+def login_provider(folder: Path) -> Iterator[str]:
+    """A login that knows neither registration nor documents: one client, ours. Its issuer."""
+    client = {
+        "client_id": "portico",
+        "client_secret": "known to both",
+        "application_type": "native",
+        "token_endpoint_auth_method": "client_secret_basic",
+        "redirect_uris": ["http://127.0.0.1/callback"],
+    }
+    accounts = {
+        "anna": {
+            "preferred_username": "anna",
+            "name": "Anna A.",
+            "email": "anna@example.com",
+            "email_verified": True,
+            "groups": ["ops"],
+        },
+        "mallory": {"preferred_username": "mallory", "email": "anna@example.com", "email_verified": False},
+    }
+    with oidc.provider(folder, clients=[client], accounts=accounts) as issuer:
+        yield issuer
+
+
+@asynccontextmanager
+async def standing_face(
+    login_issuer: str,
+    store: str | None = None,
+    server: Server | None = None,
+    auth: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[Standing]:
+    """A server with a face in front of that login, for as long as the block lasts."""
+    issuer = f"http://127.0.0.1:{free_port()}"
+    server = server or Server("desk", store=store)
+    proxy = {
+        "provider": "oidc",
+        "issuer": login_issuer,
+        "client_id": "portico",
+        "client_secret": "known to both",
+        "scopes": {"notes:read": "read your notes", "notes:write": "write your notes"},
+        "default_scopes": ["notes:read"],
+        **options,
+    }
+    said = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
+    access_settings.apply(server, access_settings.read(said))
+    async with served(server, urlsplit(issuer).port or 0):
+        yield Standing(server, issuer)
 
 
 def visitor(account: str = "anna") -> Any:

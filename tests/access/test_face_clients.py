@@ -38,9 +38,9 @@ async def test_our_client_logs_in_and_steps_up(stand: Stand, revision: Any) -> N
         oauth = oauth_for(face.resource)
         visit = visitor()
         async with Client(face.resource, auth=oauth, browser=visit, revision=revision) as client:
-            assert (await client.call_tool("whoami")).text.startswith("anna by dcr with notes:read")
+            assert (await client.call_tool("whoami")).text == "anna by dcr with notes:read"
             assert (await client.call_tool("write", {"text": "hello"})).text == "hello"
-            assert "notes:write" in (await client.call_tool("whoami")).text
+            assert (await client.call_tool("whoami")).text == "anna by dcr with notes:read notes:write"
 
 
 async def test_a_token_that_ran_out_is_renewed_and_one_that_was_revoked_is_not(stand: Stand) -> None:

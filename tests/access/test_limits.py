@@ -281,13 +281,13 @@ async def count(meter: Quota, times: int) -> int:
 async def share(url: str) -> None:
     """Two processes with one store allow together what one would, but for what one of them has taken and not spent."""
     limits = read_limits([{"rate": "20/hour", "tool": "*"}])
-    one, two = Quota(limits, url), Quota(limits, url)
+    one, two = Quota(limits, lambda: url), Quota(limits, lambda: url)
     async with one.lifespan(), two.lifespan():
         assert await count(one, 12) == 12
         assert await count(two, 12) == 8
         assert await count(one, 3) == 0
     fast = read_limits([{"rate": "4000/hour", "burst": 100, "tool": "*", "name": "fast"}])
-    many = [Quota(fast, url) for _ in range(3)]
+    many = [Quota(fast, lambda: url) for _ in range(3)]
     async with many[0].lifespan(), many[1].lifespan(), many[2].lifespan():
         began = time.monotonic()
         done = sum(await asyncio.gather(*(count(one, 60) for one in many)))
@@ -303,7 +303,8 @@ async def test_processes_share_a_limit_by_postgresql(postgres_url: str) -> None:
 
 
 async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) -> None:
-    meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]), f"sqlite:///{tmp_path / 'no' / 'such' / 'folder.db'}")
+    nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder.db'}"
+    meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]), lambda: nowhere)
     async with meter.lifespan():
         assert await count(meter, 5) == 3
 

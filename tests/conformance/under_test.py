@@ -17,11 +17,26 @@ from child import Child
 
 import oidc
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = "examples/everything.py"
 EXAMPLE_CLIENT = "examples/everything_client.py"
 START_SECONDS = 30.0
+
+FACE = """
+[auth]
+public_url = "http://127.0.0.1:{port}"
+
+[auth.proxy]
+issuer = "{login}"
+client_id = "portico"
+client_secret = "known to both"
+scopes = {{ everything = "use everything" }}
+
+[[auth.proxy.client]]
+id = "suite"
+name = "The suite"
+redirect_uris = ["http://127.0.0.1:{callback}/callback"]
+"""
 REACH_SECONDS = 5.0
 PAUSE = 0.02
 
@@ -107,7 +122,11 @@ def facing(log: Path) -> Iterator[Face]:
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     with oidc.provider(log.parent, clients=[client]) as login:
-        command = [sys.executable, str(HERE / "face_server.py"), str(port), login, str(callback)]
+        file = log.with_suffix(".toml")
+        file.write_text(FACE.format(port=port, callback=callback, login=login), encoding="utf-8")
+        served = [sys.executable, "-m", "portico", "serve", EXAMPLE, "--config", str(file)]
+        command = [*served, "--transport", "http", "--port", str(port)]
+        environment["PORTICO_DATA"] = str(log.parent / "data")
         with Child(command, log, cwd=ROOT, env=environment) as child:
             face = Face(f"http://127.0.0.1:{port}", child, callback)
             _wait_for("127.0.0.1", port, START_SECONDS, face)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, UsageError
+from portico import Client, Gateway, Server, UsageError
 from portico.access.secrets import Secrets
 from portico.gateway import gateway as gateways
 from portico.gateway.config import read, settings_of
@@ -177,3 +177,22 @@ async def test_a_changed_file_is_applied(tmp_path: Path, monkeypatch: pytest.Mon
 
         await until(is_gone)
         assert gateway._routes.upstreams == {"one": kept}
+
+
+async def test_rules_that_change_in_the_file_hold_at_once(tmp_path: Path) -> None:
+    server = Server("inner")
+    server.tool("one")(_one)
+    server.tool("two")(_one)
+    path = tmp_path / "gateway.toml"
+    path.write_text("[[rule]]\ntool = 'hub.one'\n")
+    gateway = Gateway.load(path)
+    gateway.add("hub", server)
+    async with Client(gateway) as client:
+        assert [one.name for one in await client.list_tools()] == ["hub_one"]
+        path.write_text("[[rule]]\ntool = 'hub.*'\n")
+        gateway._apply(read(path, Secrets()))
+        assert {one.name for one in await client.list_tools(fresh=True)} == {"hub_one", "hub_two"}
+
+
+def _one() -> str:
+    return "1"

@@ -67,6 +67,7 @@ async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -
     flag = tmp_path / "dead"
     gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
     async with Client(gateway) as client:
+        await gateway.settle(20)
         assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
         assert (await client.call_tool("mortal_work")).text == "done"
         flag.touch()
@@ -88,7 +89,9 @@ async def test_lists_are_there_before_the_upstream_is(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/gateway.db"
     flag = tmp_path / "dead"
     command = [sys.executable, str(mortal(tmp_path)), str(flag)]
-    async with Client(Gateway({"mortal": command}, store=store)) as client:
+    gateway = Gateway({"mortal": command}, store=store)
+    async with Client(gateway) as client:
+        await gateway.settle(20)
         before = [tool.name for tool in await client.list_tools()]
     flag.touch()
     gateway = Gateway({"mortal": command}, store=store)

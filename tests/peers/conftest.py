@@ -44,7 +44,7 @@ except ImportError as missing:
     ABSENT = f"The peers are not installed ({missing}); `make test` does it, in an environment of their own."
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))  # for node.py
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # for node.py and node_scripts.py
 SERVERS = {
     "everything": f"{HERE.parent.parent / 'examples' / 'everything.py'}",
     "small": f"{HERE / 'server.py'}:server",
@@ -330,6 +330,27 @@ def serving(server: str) -> Iterator[str]:
     finally:
         listener.join()
         process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from node_scripts import PINS, Scripts
+
+    import node
+
+    try:
+        return Scripts(node.install(PINS, "typescript"), tmp_path_factory.mktemp("typescript"))
+    except node.NotInstalled as why:
+        reason = f"The TypeScript clients are not installed and cannot be: {why}"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def servers_by_name() -> dict[str, str]:
+    """What `portico serve` is told to serve, by the name that `serve` and `connect` take. A test may add to it."""
+    return SERVERS
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,6 @@ starts once; each test looks at one step of it.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,14 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-import node
+from node_scripts import PINS, Conversation, Ended, Scripts
 
 HERE = Path(__file__).resolve().parent
-PINS = HERE / "typescript"
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
 SMALL = f"{HERE / 'server.py'}:server"
-SECONDS = 60.0
 MODERN = "2026-07-28"
 
 
@@ -54,89 +47,9 @@ LEGS = [
 ]
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Scripts:
-    """The scripts beside their packages, where Node looks for them."""
-
-    def __init__(self, packages: node.Packages, folder: Path) -> None:
-        self._node = packages.node
-        self._folder = folder
-        self._inspector = packages.modules / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-        for script in PINS.glob("*.mjs"):
-            shutil.copy(script, folder)
-        (folder / "node_modules").symlink_to(packages.modules)
-
-    def run(self, name: str, *arguments: str) -> Ended:
-        return self._run(str(self._folder / name), *arguments)
-
-    def inspect(self, *arguments: str) -> Ended:
-        return self._run(str(self._inspector), "--cli", *arguments)
-
-    def _run(self, *arguments: str) -> Ended:
-        # The Inspector keeps a catalog at home, and is not to find somebody's there.
-        environment = node.environment() | {"HOME": str(self._folder)}
-        process = subprocess.Popen(
-            [str(self._node), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self._folder,
-            env=environment,
-            start_new_session=True,
-        )
-        with process:
-            try:
-                out, err = process.communicate(timeout=SECONDS)
-            except BaseException:
-                # With the servers that it has started.
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-        return Ended(process.returncode, out, err)
-
-
-@pytest.fixture(scope="session")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
-    try:
-        return Scripts(node.install(PINS, "typescript"), tmp_path_factory.mktemp("typescript"))
-    except node.NotInstalled as why:
-        reason = f"The TypeScript clients are not installed and cannot be: {why}"
-    if os.environ.get("CI"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module", params=LEGS, ids="-".join)
 def leg(request: pytest.FixtureRequest) -> Leg:
     return request.param
-
-
-class Conversation:
-    """What was said in one leg, by the names of the steps."""
-
-    def __init__(self, ended: Ended) -> None:
-        lines = [json.loads(line) for line in ended.out.splitlines()]
-        self._steps = {line.pop("step"): line for line in lines}
-        self._rest = f"Node ended with {ended.code}; the last step was {[*self._steps][-1:]}.\n{ended.err}"
-
-    def _step(self, step: str) -> dict[str, Any]:
-        assert step in self._steps, self._rest
-        return self._steps[step]
-
-    def __getitem__(self, step: str) -> Any:
-        said = self._step(step)
-        assert "error" not in said, said
-        return said["value"]
-
-    def error(self, step: str) -> Any:
-        said = self._step(step)
-        assert "error" in said, said
-        return said["error"]
 
 
 @pytest.fixture(scope="module")

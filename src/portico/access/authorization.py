@@ -149,7 +149,8 @@ def resource_of(settings: AuthSettings, server: Server, face: Face | None = None
     own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
     scopes = settings.scopes_supported
     if scopes is None and face is not None:
-        scopes = tuple(face.settings.scopes)
+        # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
+        scopes = face.settings.defaults
     return ResourceServer(
         [*own, *_verifiers(settings)],
         audience=_texts(settings.audience),

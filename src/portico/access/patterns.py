@@ -155,11 +155,23 @@ def pattern(where: str, text: str) -> Pattern:
     """Raises UsageError for what is none."""
     if text == "*":
         return Pattern(text, _MANY, _MANY)
+    owner, name = _halves(where, text)
+    return Pattern(text, globbed(owner), globbed(name))
+
+
+def owner_and_name(where: str, text: str) -> tuple[str, str]:
+    """The same for a text that names one thing."""
+    owner, name = _halves(where, text)
+    return re.sub(r"\\(.)", r"\1", owner), name
+
+
+def _halves(where: str, text: str) -> tuple[str, str]:
+    """A dot in an owner has a backslash before it."""
     found = re.match(r"((?:[^.\\]|\\.)+)\.(.+)", text, re.DOTALL)
     if found is None:
         hint = f"such as '*.{text}'" if text and "." not in text else "such as 'github.*'"
         raise UsageError(f"{where} is {text!r}, which has no owner and name: write owner.name, {hint}")
-    return Pattern(text, globbed(found[1]), globbed(found[2]))
+    return found[1], found[2]
 
 
 # Who

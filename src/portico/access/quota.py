@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -82,24 +82,29 @@ class _Bucket(Struct):
 class Quota:
     """The limits of one server."""
 
-    def __init__(self, limits: Iterable[Limit], store: str | None = None) -> None:
+    def __init__(self, limits: Iterable[Limit], store: Callable[[], str | None] = lambda: None) -> None:
+        """`store`: the URL of a store that other processes see, asked for when the server starts."""
         limits = tuple(limits)
         self._general = [one for one in limits if one.general]
         self._particular = [one for one in limits if not one.general]
         self.limits = limits
-        self._store = None if store is None else QuotaStore(store)
+        self._place = store
+        self._store: QuotaStore | None = None
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        if self._store is None:
+        url = self._place()
+        if url is None:
             yield
             return
-        await self._store.open()
+        self._store = store = QuotaStore(url)
+        await store.open()
         try:
             yield
         finally:
-            await self._store.close()
+            self._store = None
+            await store.close()
 
     # What a server asks
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.access import authorization, tables
+from portico.access import authorization, expectations, tables
 from portico.access.audit import audit
 from portico.access.audit import settings as audit_settings
 from portico.server.server import Server
@@ -25,14 +25,17 @@ class AccessSection(Struct, frozen=True):
 
     read: Callable[[Any, Path], Any]
     apply: Callable[[Server, Any], None]
+    # What is applied where the section is gone from a file that is read again. None: it cannot change while it serves.
+    without: Any = None
 
 
 # In the order in which they are applied.
 SECTIONS: dict[str, AccessSection] = {
     "auth": AccessSection(authorization.read, authorization.apply),
-    "rule": AccessSection(tables.read_rules, tables.apply_rules),
-    "require": AccessSection(tables.read_requirements, tables.apply_requirements),
-    "limit": AccessSection(tables.read_limits, tables.apply_limits),
+    "rule": AccessSection(tables.read_rules, tables.apply_rules, tables.NO_TABLES),
+    "require": AccessSection(tables.read_requirements, tables.apply_requirements, tables.NO_TABLES),
+    "limit": AccessSection(tables.read_limits, tables.apply_limits, tables.NO_TABLES),
+    "expect": AccessSection(expectations.read_expectations, expectations.apply_expectations, tables.NO_TABLES),
     "audit": AccessSection(audit_settings.read, audit.apply),
 }
 
@@ -76,3 +79,13 @@ def apply(server: Server, said: AccessSettings) -> None:
                 section.apply(server, said.sections[name])
             except UsageError as mistake:
                 raise UsageError(f"[{name}]: {mistake}") from None
+
+
+def change(server: Server, before: AccessSettings, after: AccessSettings) -> None:
+    """Apply what is other now. Raises UsageError, and changes nothing, for what takes a restart."""
+    others = [name for name in SECTIONS if before.sections.get(name) != after.sections.get(name)]
+    for name in others:
+        if SECTIONS[name].without is None:
+            raise UsageError(f"[{name}] is other now, and that takes a restart")
+    for name in others:
+        SECTIONS[name].apply(server, after.sections.get(name, SECTIONS[name].without))

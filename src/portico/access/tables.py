@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -78,6 +79,9 @@ class ReadTables(Struct, eq=False):
         return iter(self.made)
 
 
+NO_TABLES = ReadTables([], ())
+
+
 class LimitTable(TypedDict, total=False):
     """The keys of `[[limit]]`."""
 
@@ -116,11 +120,11 @@ def _read(name: str, said: Any, make: Callable[[str, Mapping[str, Any]], Any]) -
 
 def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
     """Shared with other processes where the server has a store that they see."""
-    server.protect(meter=Quota(tuple(limits), shared_store(server.store)))
+    server.protect(meter=Quota(limits, partial(_shared_store, server)))
 
 
-def shared_store(url: str | None) -> str | None:
-    url = url or os.environ.get("PORTICO_STORE")
+def _shared_store(server: Server) -> str | None:
+    url = server.store or os.environ.get("PORTICO_STORE")
     return None if url is None or parse(url)[1] == MEMORY else url
 
 

@@ -368,15 +368,32 @@ FORMS: dict[str, CommandForm] = {
         _SAVE,
     ),
     "gateway": CommandForm(
-        "portico gateway check FILE",
-        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
+        "portico gateway check FILE\n       portico gateway status [URL]",
+        "check: start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.\n"
+        "status: how the upstreams of a gateway are that serves over HTTP, and what they said last.",
         (
-            word("action", choices=("check",)),
-            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
+            word("action", choices=("check", "status")),
+            word(
+                "file",
+                "file",
+                nargs="?",
+                metavar="FILE|URL",
+                help="a gateway.toml or an mcp.json; the address of a gateway (default: http://127.0.0.1:8080)",
+            ),
         ),
-        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
+        {
+            "": (
+                flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+                flag(
+                    "--token",
+                    help="of the operator (default: PORTICO_OPERATOR_TOKEN, or what `portico serve` has left)",
+                ),
+                flag("--json", action="store_true", help="status: all of it, as JSON"),
+                flag("--data", metavar="DIR", help="where `portico serve` has left its tokens"),
+            )
+        },
         "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
-        "mistake in the file.",
+        "mistake in the file; 3 when the gateway itself cannot be reached.",
     ),
     "pins": CommandForm(
         "portico pins list|diff|approve FILE [options]",
@@ -460,6 +477,37 @@ FORMS: dict[str, CommandForm] = {
             )
         },
         "Exit status: 0; 1 when the audit is not whole; 2 for a mistake on this line.",
+    ),
+    "policy": CommandForm(
+        "portico policy explain FILE --as WHO --tool OWNER.NAME | portico policy test FILE [EXPECTATIONS …]",
+        "Who may do what, by the [[rule]] and [[require]] of a file, or of a server that has some.\n\n"
+        "  explain  print the rules that a call meets, down to the one that decides\n"
+        "  test     run the [[expect]] of the file, of NAME.expect.toml beside it, and of the files named",
+        (
+            word("action", choices=("explain", "test"), metavar="ACTION"),
+            word("file", "file", metavar="FILE"),
+            word("expectations", "file", nargs="*", metavar="EXPECTATIONS"),
+        ),
+        {
+            "of explain": (
+                flag(
+                    "--as",
+                    dest="principal",
+                    default="local",
+                    metavar="PRINCIPAL",
+                    help="who asks: a principal's id, anonymous, or local for stdio (default: local)",
+                ),
+                flag("--group", action="append", default=[], metavar="NAME", help="a group of it; may be repeated"),
+                flag("--scope", action="append", default=[], metavar="NAME", help="a scope of it; * is every one"),
+                flag("--client", metavar="ID", help="the client that it uses"),
+                flag("--issuer", metavar="URL", help="who says who it is"),
+                flag("--tool", metavar="OWNER.NAME", help="what is asked for: a tool"),
+                flag("--prompt", metavar="OWNER.NAME", help="a prompt"),
+                flag("--resource", metavar="OWNER.URI", help="a resource"),
+                flag("--args", metavar="JSON", help="the arguments, an object"),
+            )
+        },
+        "Exit status: 0; 1 when it is denied, or something is not as expected; 2 for a mistake on this line.",
     ),
     "contracts": _asking(
         "contracts",

@@ -1,24 +1,50 @@
-"""`portico gateway check`"""
+"""`portico gateway check` and `portico gateway status`"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import os
 import sys
+import time
 from typing import Any
+from urllib.parse import urlsplit
 
+from portico.auth.addresses import names_loopback
+from portico.cli import local_token
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
+from portico.cli.printable import one_line
 from portico.cli.printer import plain_table
+from portico.cli.serve import OPERATOR
 from portico.gateway.gateway import Gateway
+from portico.gateway.status import PATH
+from portico.transport.http_client.once import http_exchange
 from portico.transport.loops import new_loop
+from portico.wire.errors import ConnectFailed, UsageError
+
+HERE = "http://127.0.0.1:8080"
+LONGEST_STATUS = 16 * 1024 * 1024
 
 
 def run(words: list[str]) -> int:
     arguments = parser_for("gateway").parse_args(words)
     set_log_level("error")
+    return _check(arguments) if arguments.action == "check" else _status(arguments)
+
+
+# Check
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    if arguments.file is None:
+        raise UsageError("a FILE is required: a gateway.toml or an mcp.json")
     gateway = Gateway.load(arguments.file)
+    # Who only looks pins nothing.
+    gateway.pins.recording = False
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        rows, problems = runner.run(_check(gateway, arguments.timeout))
+        rows, problems = runner.run(_checked(gateway, arguments.timeout))
     sys.stdout.write(plain_table(("UPSTREAM", "REVISION", "TOOLS", "PROMPTS", "RESOURCES", "STATE"), rows))
     if gateway.views:
         shown = [(name, view.settings.path, *map(str, gateway.counts(view))) for name, view in gateway.views.items()]
@@ -28,16 +54,17 @@ def run(words: list[str]) -> int:
     return 1 if problems else 0
 
 
-async def _check(gateway: Gateway, seconds: float) -> tuple[list[tuple[str, ...]], list[str]]:
+async def _checked(gateway: Gateway, seconds: float) -> tuple[list[tuple[str, ...]], list[str]]:
     """A row for each upstream, and what is wrong."""
     async with gateway.lifespan():
         await gateway.settle(seconds)
-        states = gateway.status()
-        clashes = gateway.clashes
+        report = gateway.report()
+    states = report["upstreams"]
     problems = [
         f"{state['alias']}: {state['error'] or 'it has not answered'}" for state in states if not _is_well(state)
     ]
-    return [_row(state) for state in states], [*problems, *clashes]
+    held = [f"{one['upstream']}.{one_line(one['name'])} is held back: {one['why']}" for one in report["held"]]
+    return [_row(state) for state in states], [*problems, *report["clashes"], *held]
 
 
 def _is_well(state: dict[str, Any]) -> bool:
@@ -47,3 +74,69 @@ def _is_well(state: dict[str, Any]) -> bool:
 def _row(state: dict[str, Any]) -> tuple[str, ...]:
     numbers = [str(state[name]) if state["listed"] else "" for name in ("tools", "prompts", "resources")]
     return (state["alias"], state["revision"] or "", *numbers, "ok" if _is_well(state) else "not reached")
+
+
+# Status
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    url = (arguments.file or HERE).rstrip("/")
+    place = urlsplit(url if "://" in url else f"http://{url}")
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise UsageError(f"{url!r} is no address of a gateway")
+    token = arguments.token or _known_token(place.hostname, place.port or 0, arguments.data)
+    headers = [("Authorization", f"Bearer {token}")] if token else []
+    address = f"{place.scheme}://{place.netloc}{PATH}"
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        answer = runner.run(
+            http_exchange("GET", address, headers=headers, seconds=arguments.timeout, longest=LONGEST_STATUS)
+        )
+    if answer.status in (401, 403):
+        raise UsageError(f"{address} is for the operator: --token, or PORTICO_OPERATOR_TOKEN")
+    try:
+        report = json.loads(answer.body) if answer.status == 200 else None
+    except ValueError:
+        report = None
+    if not isinstance(report, dict) or "upstreams" not in report:
+        raise ConnectFailed(f"{address} is no gateway: it answered with status {answer.status}")
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if arguments.json else _shown(report))
+    return 0 if all(one["up"] for one in report["upstreams"]) else 1
+
+
+def _known_token(host: str, port: int, data: str | None) -> str | None:
+    """What this user's own `portico serve` has left; sent to this machine only."""
+    said = os.environ.get("PORTICO_OPERATOR_TOKEN")
+    if said or not names_loopback(host):
+        return said
+    return local_token.find(port, data, OPERATOR) or local_token.find(port, data) or os.environ.get("PORTICO_TOKEN")
+
+
+def _shown(report: dict[str, Any]) -> str:
+    rows = [_state_row(one) for one in report["upstreams"]]
+    headings = ("UPSTREAM", "REVISION", "TOOLS", "LISTS FROM", "LANES", "IN FLIGHT", "CALLS", "ERRORS", "PINS", "STATE")
+    lines = [plain_table(headings, rows)]
+    for one in report["upstreams"]:
+        said = [one["error"].partition("\n")[0], *one["stderr"]] if not one["up"] else one["stderr"]
+        lines += [f"{one['alias']}: {one_line(line)}\n" for line in said if line]
+    lines += [f"clash: {one_line(clash)}\n" for clash in report["clashes"]]
+    lines += [f"held back: {one['upstream']}.{one_line(one['name'])}: {one['why']}\n" for one in report["held"]]
+    lines += [f"changed: {one_line(name)}\n" for name in report["changed"]]
+    lines += [f"view {name}: {one['path']}, {one['tools']} tools\n" for name, one in report["views"].items()]
+    return "".join(lines)
+
+
+def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
+    state = "ok" if one["up"] else "not configured"
+    if one["since"] is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(one["since"]))
+        state = f"away since {since}, next try in {one['retry_after']:.0f} s"
+    numbers = (str(one[name]) for name in ("connections", "in_flight", "calls", "errors"))
+    return (
+        one["alias"],
+        one["revision"] or "",
+        str(one["tools"]),
+        one["lists_from"] or "",
+        *numbers,
+        one["pins"],
+        state,
+    )

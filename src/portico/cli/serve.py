@@ -34,7 +34,7 @@ def run(words: list[str]) -> None:
         server, serving = load(arguments.target), _serving(arguments)
     _apply_access(server, arguments)
     _set_up_tasks(server, arguments)
-    if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
+    if _is_gateway(arguments):
         server.store = store_url(arguments.store, arguments.data, server.info.name)
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
@@ -44,8 +44,30 @@ def run(words: list[str]) -> None:
         return
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)
+    elif arguments.transport == "http" and _is_gateway(arguments):
+        _serve_gateway(server, arguments, options)
     else:
         server.run(arguments.transport, **options)
+
+
+def _is_gateway(arguments: argparse.Namespace) -> bool:
+    return arguments.target is not None and arguments.target.endswith((".json", ".toml"))
+
+
+def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+    """A gateway over HTTP. Its status is for the operator alone, who has a token for that."""
+    port = arguments.port if arguments.unix is None and arguments.fd is None else 0
+    said = os.environ.get("PORTICO_OPERATOR_TOKEN")
+    token = said or (local_token.find(port, arguments.data, OPERATOR) if port else None) or local_token.make()
+    announce = None if said else partial(_announce_gateway, token, arguments.data)
+    load_module("portico.server.endpoint").run(server, announce=announce, **{**options, "operator_token": token})
+
+
+def _announce_gateway(token: str, data: str | None, url: str) -> None:
+    port = urlsplit(url).port
+    if port is not None:
+        local_token.keep(token, port, data, OPERATOR)
+    print(f"Serving on {url}\n  `portico gateway status` shows its upstreams", file=sys.stderr, flush=True)
 
 
 def _serving(arguments: argparse.Namespace) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Reply
+from portico.rpc.call import Ask, Call, Reply
 from portico.rpc.turns import caller_of
 from portico.server.asking.request_state import Seal
 from portico.wire.errors import Closed, InvalidParams, ToolError
@@ -34,6 +34,10 @@ class _Passing(Reply):
     """The way back of a parked call: that of whichever round is under way."""
 
     outer: Reply | None = None
+    put: Ask | None = None
+
+    async def _ask(self, method: str, params: Any) -> Raw:
+        return await (super()._ask(method, params) if self.put is None else self.put(method, params))
 
     def _emit(self, method: str, params: Any) -> None:
         if self.outer is not None:
@@ -54,6 +58,8 @@ class Parked(Struct, eq=False):
     news: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     number: int = 0
     until: float = 0.0
+    # Called when something is asked, answered or done.
+    changed: Callable[[], None] = lambda: None
 
     async def ask(self, method: str, params: Any) -> Raw:
         """The client's answer, in some round to come."""
@@ -62,12 +68,14 @@ class Parked(Struct, eq=False):
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self.waiting[key], self.asked[key] = future, InputRequest(method=method, params=params)
         self.news.set()
+        self.changed()
         try:
             return await future
         finally:
             # The upstream may have taken it back.
             self.waiting.pop(key, None)
             self.asked.pop(key, None)
+            self.changed()
 
     def finish(self, task: asyncio.Task[Any]) -> None:
         """The call is over: what it asked is not to be answered any more, and what it came to may be of no use."""
@@ -76,12 +84,26 @@ class Parked(Struct, eq=False):
                 future.set_exception(Closed("the call that it was asked for is over"))
         if not task.cancelled():
             task.exception()
+        self.changed()
 
     def answer(self, given: dict[str, Raw]) -> None:
         for key, future in list(self.waiting.items()):
             if key in given and not future.done():
                 future.set_result(given[key])
                 del self.waiting[key], self.asked[key]
+
+
+def begin(
+    call: Call, alias: str, bound: bytes, send: Callable[[Call, Parked], Awaitable[Any]], *, asks: bool = False
+) -> Parked:
+    """Have a call go on by itself. `asks`: also what is asked on its way back is put to its client."""
+    parked = Parked(caller_of(call)[0], alias, bound, _Passing())
+    if asks:
+        parked.reply.asks, parked.reply.put = True, parked.ask
+    inner = replace(call, reply=parked.reply)
+    parked.task = asyncio.create_task(send(inner, parked))  # type: ignore[arg-type]
+    parked.task.add_done_callback(parked.finish)
+    return parked
 
 
 class Bridge:
@@ -95,13 +117,19 @@ class Bridge:
     def __len__(self) -> int:
         return len(self._parked)
 
-    async def begin(self, call: Call, alias: str, bound: bytes, send: Callable[[Call, Parked], Awaitable[Any]]) -> Any:
-        """The result of a call, or what is asked before it. `send` is given the call to send, and whom to ask."""
-        parked = Parked(caller_of(call)[0], alias, bound, _Passing())
-        inner = replace(call, reply=parked.reply)
-        parked.task = asyncio.create_task(send(inner, parked))  # type: ignore[arg-type]
-        parked.task.add_done_callback(parked.finish)
-        return await self._round(call, parked)
+    async def begin(
+        self,
+        call: Call,
+        alias: str,
+        bound: bytes,
+        send: Callable[[Call, Parked], Awaitable[Any]],
+        detach: Callable[[Parked], Any] | None = None,
+    ) -> Any:
+        """The result of a call, or what is asked before it. `send` is given the call to send, and whom to ask.
+
+        With `detach` a call that asks is given to it, in place of being parked."""
+        parked = begin(call, alias, bound, send)
+        return await self._round(call, parked, detach)
 
     async def resume(self, call: Call, bound: bytes, state: str, responses: Raw) -> Any:
         """The next round of a call that was parked. Raises InvalidParams for a ticket that is not good (any more)."""
@@ -118,7 +146,7 @@ class Bridge:
         parked.answer(given)
         return await self._round(call, parked)
 
-    async def _round(self, call: Call, parked: Parked) -> Any:
+    async def _round(self, call: Call, parked: Parked, detach: Callable[[Parked], Any] | None = None) -> Any:
         """Wait for the result or for a question. A client that goes away meanwhile ends the call."""
         parked.reply.outer = call.reply
         assert parked.task is not None
@@ -133,7 +161,9 @@ class Bridge:
             if not parked.task.done():
                 # A body that asks several things asks them one right after the other.
                 await asyncio.wait([parked.task], timeout=GATHER_SECONDS)
-            return parked.task.result() if parked.task.done() else self._park(parked)
+            if parked.task.done():
+                return parked.task.result()
+            return self._park(parked) if detach is None else detach(parked)
         except BaseException:
             parked.task.cancel()
             raise

@@ -14,7 +14,7 @@ from portico.gateway.lane import Lane
 from portico.rpc.call import Call, Emit, Handler
 from portico.rpc.relay import ChangeRelay
 from portico.wire import notices
-from portico.wire.errors import Closed, ToolError
+from portico.wire.errors import Closed, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities
 from portico.wire.subscriptions import Filter
 
@@ -44,7 +44,8 @@ class UpstreamChanges:
         refresh: Callable[[tuple[str, ...]], Awaitable[None]],
         updated: Callable[[str], None],
     ) -> None:
-        self._handler = here or self._hear
+        # Listens for a caller until the connection breaks.
+        self.handler = here or self._hear
         self._find = find
         self._refresh = refresh
         self._updated = updated
@@ -59,7 +60,7 @@ class UpstreamChanges:
         """Hear of changes of lists, from the first list on."""
         if not self.begun:
             wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
-            self._lists = self.relay(self._handler, wanted, self.tell, self.missed)
+            self._lists = self.relay(self.handler, wanted, self.tell, self.missed)
 
     @property
     def begun(self) -> bool:
@@ -75,12 +76,11 @@ class UpstreamChanges:
         begun = time.monotonic()
         try:
             return await (await self._find(call)).listen(call)
-        except ToolError as refusal:
-            raise Closed(str(refusal)) from None
-        finally:
+        except (ToolError, TransportError) as failure:
             # One that ends again and again is not hurried back to.
             lasted = time.monotonic() - begun > LONGEST_PAUSE_SECONDS
             self._pause = 0.0 if lasted else min(LONGEST_PAUSE_SECONDS, 2 * self._pause + FIRST_PAUSE_SECONDS)
+            raise Closed(str(failure)) from None
 
     def tell(self, method: str, params: Any) -> None:
         """Something that belongs to no call."""
@@ -109,7 +109,7 @@ class UpstreamChanges:
     def follow(self, uris: list[str]) -> ResourceRelay:
         """Hear of changes of these resources, on every connection there is and will be."""
         relay = ResourceRelay(uris, self._updated, self._resources.discard)
-        relay.listen(self._handler)
+        relay.listen(self.handler)
         self._resources.add(relay)
         return relay
 

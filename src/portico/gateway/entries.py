@@ -78,6 +78,20 @@ def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[ListedEn
     return found, cursor if isinstance(cursor, str) else None
 
 
+class _Execution(Struct, rename="camel"):
+    task_support: str = ""
+
+
+def task_support(entry: ListedEntry) -> str:
+    """Whether a tool of 2025-11-25 is called as a task: "optional" or "required"; or nothing, if it is not."""
+    if "execution" not in entry.members or entry.revision >= MODERN:
+        return ""
+    try:
+        return msgspec.json.decode(entry.members["execution"], type=_Execution).task_support
+    except msgspec.DecodeError:
+        return ""
+
+
 def own_entry(method: str, definition: Struct) -> ListedEntry:
     """The same for what this server has itself."""
     inside = members.decode(jsonrpc.encode(definition))

@@ -17,7 +17,7 @@ from portico.access import settings as access
 from portico.access.outgoing import OutgoingAuth, UserAuth
 from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
-from portico.gateway import connecting
+from portico.gateway import connecting, status
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -32,8 +32,12 @@ from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
+from portico.gateway.task_ids import TaskIds
+from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
+from portico.rpc.call import Call
+from portico.server.registry.service import Service
 from portico.server.server import Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
@@ -70,7 +74,13 @@ class Gateway(Server):
         self.views: dict[str, GatewayView] = {}
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
         self._others = self._routes
+        self._tasks = GatewayTasks(
+            lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
+        )
+        self._routes.tasks = self._tasks
+        super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
+        self.pages.append(status.page(self.report))
         for alias, target in _given(upstreams or {}, self._secrets):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
 
@@ -166,6 +176,30 @@ class Gateway(Server):
             asyncio.get_running_loop()
             self._begin_errand(upstream.close())
 
+    def _add_service(self, service: Service) -> None:
+        """Tasks of upstreams come last, around those that this server may have itself."""
+        self._services.remove(self._tasks)
+        super()._add_service(service)
+        self._tasks.beside_own = self.tasks is not None
+        self._services.append(self._tasks)
+        self._extend()
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        return tuple(service for service in super().services if service is not self._tasks)
+
+    async def _discover(self, call: Call) -> Any:  # type: ignore[override]
+        """What it can do depends on its upstreams, so that it waits for them as a first list does."""
+        await self._routes.settled()
+        self.advertise()
+        return super()._discover(call)
+
+    def advertise(self) -> None:
+        """Say what is known by now of what its upstreams can do."""
+        known = {name for service in self._services for name in service.extensions()}
+        if not known <= set(self.capabilities.extensions or {}):
+            self._extend()
+
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
 
@@ -231,6 +265,37 @@ class Gateway(Server):
         """How each upstream is."""
         return [upstream.status() for upstream in self._routes.upstreams.values()]
 
+    def report(self) -> dict[str, Any]:
+        """How everything is, for the operator. No secret is in it."""
+        clashes = self.clashes
+        return {
+            "name": self.name,
+            "version": self.version,
+            "upstreams": self.status(),
+            "clashes": clashes,
+            "held": [
+                {"upstream": held.alias, "name": held.inward, "why": held.why}
+                for held in self._routes.table.held.values()
+            ],
+            "changed": [f"{pin.alias}.{pin.name}" for pin in self.pinned() if pin.state == "changed"],
+            "views": {
+                name: {"path": one.settings.path, "tools": self.counts(one)[0]} for name, one in self.views.items()
+            },
+            "parked": len(self._bridge),
+        }
+
+    def readiness(self) -> dict[str, str]:
+        return status.readiness(self.status())
+
+    def measures(self) -> list[str]:
+        counts = {
+            "portico_gateway_clashes": len(self.clashes),
+            "portico_gateway_held": len(self._routes.table.held),
+            "portico_gateway_parked": len(self._bridge),
+        }
+        tallies = {alias: upstream.tally for alias, upstream in self._routes.upstreams.items()}
+        return status.measures(self.status(), tallies, counts)
+
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         await self._kept.open(self.store)
@@ -244,6 +309,7 @@ class Gateway(Server):
             for task in tasks:
                 task.cancel()
             self._bridge.close()
+            await self._tasks.close()
             self._routes.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
@@ -275,8 +341,7 @@ class Gateway(Server):
 
     def _apply(self, settings: GatewaySettings) -> None:
         """Upstreams and views that are the same notice nothing."""
-        if settings.access != self._settings.access:
-            raise UsageError("who may do what is other now, and that takes a restart")
+        access.change(self, self._settings.access, settings.access)
         old, new = self._settings.upstreams, settings.upstreams
         for alias in [alias for alias in old if new.get(alias) != old[alias]]:
             if alias in self._routes.upstreams:

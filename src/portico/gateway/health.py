@@ -15,11 +15,13 @@ LEAST_LOOKED_AT, LOOK_SECONDS = 20, 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 # Whatever it asks for itself.
 LONGEST_WISH_SECONDS = 3600.0
+# Before the last lines of a child process, in a failure.
+SAID_LAST = "; it said last:\n"
 
 
 def brief(failure: str) -> str:
     """What clients are told of a failure: not what a child process wrote to its stderr, which is for the log."""
-    return failure.partition("; it said last:\n")[0]
+    return failure.partition(SAID_LAST)[0]
 
 
 class Breaker:

@@ -31,6 +31,18 @@ Lists = dict[str, tuple[ListedEntry, ...]]
 _lists = msgspec.json.Decoder(Lists)
 
 
+class Traits(Struct, frozen=True):
+    """What is known of an upstream besides its lists."""
+
+    # It asks questions that do not say what call they are for.
+    asks: bool = False
+    # It has sessions, that is, it speaks a revision with a handshake.
+    sessions: bool = False
+    # It has tasks, in the design of its revision; and skills.
+    tasks: bool = False
+    skills: bool = False
+
+
 class _Kept(Struct):
     lists: str
 
@@ -85,21 +97,22 @@ class KeptLists:
         except Error as failure:
             log.warning("the lists of %s cannot be kept: %s", settings.alias, failure)
 
-    async def is_asking(self, settings: UpstreamSettings) -> bool:
-        """Whether it is known to ask questions that do not say whose they are."""
+    async def find_traits(self, settings: UpstreamSettings) -> Traits:
         if self._database is None:
-            return False
+            return Traits()
         try:
-            return bool(await self._database.read(partial(_is_asking, key=key_of(settings))))
-        except Error as failure:
+            said = await self._database.read(partial(_find_traits, key=key_of(settings)))
+            return Traits() if said is None else msgspec.json.decode(said, type=Traits)
+        except (Error, msgspec.DecodeError) as failure:
             log.warning("what is known of %s cannot be read: %s", settings.alias, failure)
-            return False
+            return Traits()
 
-    async def keep_asking(self, settings: UpstreamSettings) -> None:
+    async def keep_traits(self, settings: UpstreamSettings, traits: Traits) -> None:
         if self._database is None:
             return
         try:
-            await self._database.write(partial(_keep_asking, key=key_of(settings)))
+            body = msgspec.json.encode(traits).decode()
+            await self._database.write(partial(_keep_traits, key=key_of(settings), body=body))
         except Error as failure:
             log.warning("what is known of %s cannot be kept: %s", settings.alias, failure)
 
@@ -115,17 +128,16 @@ def _keep(tx: Transaction, key: str, body: str) -> None:
     tx.run("insert into portico_upstream_list (upstream, lists, kept_at) values (?, ?, ?)", (key, body, now))
 
 
-class _AskingUpstream(Struct):
-    upstream: str
+class _KeptTraits(Struct):
+    traits: str
 
 
-def _is_asking(tx: Transaction, key: str) -> bool:
-    return (
-        tx.maybe(_AskingUpstream, "select upstream from portico_upstream_asking where upstream = ?", (key,)) is not None
-    )
+def _find_traits(tx: Transaction, key: str) -> str | None:
+    kept = tx.maybe(_KeptTraits, "select traits from portico_upstream_trait where upstream = ?", (key,))
+    return None if kept is None else kept.traits
 
 
-def _keep_asking(tx: Transaction, key: str) -> None:
+def _keep_traits(tx: Transaction, key: str, body: str) -> None:
     now = time.time()
-    tx.run("delete from portico_upstream_asking where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
-    tx.run("insert into portico_upstream_asking (upstream, kept_at) values (?, ?)", (key, now))
+    tx.run("delete from portico_upstream_trait where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
+    tx.run("insert into portico_upstream_trait (upstream, traits, kept_at) values (?, ?, ?)", (key, body, now))

@@ -69,9 +69,13 @@ class Lane:
         self._missed = missed
         self._asked = asked
         self._held: list[_Held] = []
+        # How many calls are under way of which no question can come in a request.
+        self.passing = 0
         self.used = time.monotonic()
         # It ended by itself, and was not made again yet.
         self.broken = False
+        # Whether tasks began on it, which may be known there alone.
+        self.has_tasks = False
         # How many hear of changes on it.
         self.listeners = 0
         self.connection = Upstream(
@@ -87,8 +91,13 @@ class Lane:
         )
 
     @property
+    def last_lines(self) -> list[str]:
+        """What the upstream wrote last to its stderr, where it has one."""
+        return self.connection.link.last_lines if self.connection.is_open else []
+
+    @property
     def in_flight(self) -> int:
-        return len(self._held)
+        return len(self._held) + self.passing
 
     @property
     def alive(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
 
 from portico.access.outgoing import OutgoingAuth
@@ -22,6 +22,8 @@ from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
 
 log = logging.getLogger("portico.gateway")
+
+T = TypeVar("T")
 
 # A server without sessions has one connection, for all calls.
 MODERN = "modern"
@@ -59,9 +61,11 @@ class Lanes:
         self._learnt = learnt
         self._lanes: dict[Any, list[Lane]] = {}
         self._opening = asyncio.Lock()
-        # Those of which it is known when they end; and the connections that are just being closed.
+        # Sessions of clients of which it is known when they end; and what is just being opened or closed.
         self._followed: set[ref[Conversation]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._openings: set[asyncio.Task[Any]] = set()
+        self._closings: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def __iter__(self) -> Any:
         return iter([lane for group in self._lanes.values() for lane in group])
@@ -81,18 +85,35 @@ class Lanes:
         if self.settings.problem:
             raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ServiceUnavailable")
         able = carried(call.capabilities)
-        key = self._key(call, able)
-        lane = self._free(key)
-        if lane is None:
-            async with self._opening:
-                key = self._key(call, able)
-                lane = self._free(key)
-                if lane is None:
-                    # Many may have waited for one attempt, which failed.
-                    self._breaker.check(self.alias)
-                    lane = await self._open(key, able, call)
-                    self._follow(call)
+        lane = self._free(self._key(call, able))
+        while lane is None:
+            # A caller that goes away meanwhile ends nothing: others may wait for the same connection.
+            await asyncio.shield(self._run(self._open_for(call, able), self._openings))
+            # Another may have taken it, where each has one call at a time.
+            lane = self._free(self._key(call, able))
         return lane
+
+    async def _open_for(self, call: Call, able: ClientCapabilities) -> None:
+        async with self._opening:
+            key = self._key(call, able)
+            if self._free(key) is None:
+                # Many may have waited for one attempt, which failed.
+                self._breaker.check(self.alias)
+                self._check_open()
+                await self._open(key, able, call)
+                self._follow(call)
+
+    def _run(self, errand: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(errand)
+        among.add(task)
+        task.add_done_callback(partial(self._done, among))
+        return task
+
+    def _done(self, among: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+        among.discard(task)
+        if not task.cancelled():
+            # There may be no caller any more that would look at it.
+            task.exception()
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
         modern = MODERN_KEY if self._auth is None else self._modern_key(call)
@@ -127,7 +148,7 @@ class Lanes:
 
     # Opening
 
-    async def _open(self, key: Any, able: ClientCapabilities, call: Call) -> Lane:
+    async def _open(self, key: Any, able: ClientCapabilities, call: Call) -> None:
         if len(self) >= self.settings.lanes:
             await self._make_room()
         sender = None if self._auth is None else self._auth.sender(call)
@@ -141,7 +162,10 @@ class Lanes:
             raise self._breaker.refusal(self.alias) from None
         self._lanes.setdefault(self._modern_key(call) if lane.modern else key, []).append(lane)
         self._opened(lane)
-        return lane
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ToolError(f"{self.alias} was removed.", kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _make_room(self) -> None:
         idle = self._idle()
@@ -183,7 +207,7 @@ class Lanes:
         self._followed.discard(known)
         for key, group in list(self._lanes.items()):
             if key[0] != MODERN and key[1] == known:
-                for lane in list(group):
+                for lane in [one for one in group if not one.has_tasks]:
                     # Its calls were cancelled in this very turn of the loop.
                     self._forget(lane)
 
@@ -197,9 +221,7 @@ class Lanes:
     def _forget(self, lane: Lane) -> None:
         """Close a connection without waiting for it."""
         self._drop(lane)
-        task = asyncio.get_running_loop().create_task(_close(lane))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._run(_close(lane), self._closings)
 
     async def lose(self, lane: Lane) -> None:
         """A connection broke: the next call makes another, and fails at once if it cannot."""
@@ -214,9 +236,14 @@ class Lanes:
                 await _close(lane)
 
     async def close(self) -> None:
+        self._closed = True
+        openings = list(self._openings)
+        for task in openings:
+            task.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
         lanes = list(self)
         self._lanes.clear()
-        await asyncio.gather(*map(_close, lanes), *self._closing, return_exceptions=True)
+        await asyncio.gather(*map(_close, lanes), *self._closings, return_exceptions=True)
 
 
 async def _close(lane: Lane) -> None:

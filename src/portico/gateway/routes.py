@@ -16,8 +16,10 @@ from portico.gateway.changes import GATHER_SECONDS, ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.links import link_result
 from portico.gateway.params import spliced
+from portico.gateway.straight import straight
 from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
-from portico.gateway.upstream import GatewayUpstream
+from portico.gateway.tasks import GatewayTasks
+from portico.gateway.upstream import Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
 from portico.rpc.questions import asked_by
 from portico.schema.problems import nearest
@@ -79,6 +81,8 @@ class Routes:
         self._owned = owned
         self.protection: Protection | None = None
         self.table = RouteTable(held)
+        # Those of the upstreams.
+        self.tasks: GatewayTasks | None = None
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
@@ -210,7 +214,7 @@ class Routes:
 
     # Lists
 
-    async def settled(self, seconds: float = FIRST_SECONDS) -> None:
+    async def settled(self, seconds: float | None = None) -> None:
         """Wait until all upstreams are listed, or a little: what comes later comes as a change."""
         waiting = [one for one in self.upstreams.values() if not one.listed.is_set() and not one.breaker.is_open]
         if not waiting:
@@ -219,7 +223,9 @@ class Routes:
             upstream.begin_listing()
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
-            await asyncio.wait(tasks, timeout=max(one.left_of(seconds) for one in waiting))
+            await asyncio.wait(
+                tasks, timeout=max(one.left_of(FIRST_SECONDS if seconds is None else seconds) for one in waiting)
+            )
         finally:
             for task in tasks:
                 task.cancel()
@@ -267,7 +273,10 @@ class Routes:
         own: list[tuple[ListedEntry, dict[str, Any]]] = [
             (own_entry(method, one), {}) for one in self._own(catalog, facet, view)
         ]
-        entries = [*own, *((route.entry, route.shown) for _, route in self._seen(catalog, facet, view))]
+        entries = [
+            *own,
+            *((route.entry, route.shown_at(method, revision)) for _, route in self._seen(catalog, facet, view)),
+        ]
         end = start + catalog.page_size
         part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
         return part, catalog.cursor(end) if end < len(entries) else UNSET
@@ -309,6 +318,9 @@ class Routes:
             await self._refuse_held(call, kind, name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
+        if kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route):
+            said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
 
     async def _refuse_held(self, call: Call, kind: str, name: str) -> None:
@@ -367,22 +379,42 @@ class Routes:
         """The same call with the inward name, and its answer under ours."""
         # A digest, which most calls do without.
         bound = partial(self._binding, call)
+        params = spliced(call, inward)
+        begun = None if params is None else straight(upstream, call, inward, params)
+        if begun is not None:
+            answered = await begun
+        else:
+            params = params or self._inward(call, {member: inward}, bound)
+            answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+        return self._outward(upstream, call, answered)
+
+    async def _send(
+        self, upstream: GatewayUpstream, member: str, inward: Any, call: Call, detach: Detach | None = None
+    ) -> Answered:
+        """What an upstream answers to a call that may become a task."""
+        bound = partial(self._binding, call)
         params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+        return await upstream.call(replace(call, params=params, read=None, facet=None), bound, detach)
+
+    def _outward(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Any:
         asked = asked_by(call.method, answered.result)
         if asked is None:
-            try:
-                said = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
-                if self.table.crosses and (b'"uri"' in (data := bytes(said)) or b"esourceUri" in data):
-                    return link_result(call.method, said, partial(self.table.outward_uri, upstream))
-                return said
-            except (msgspec.DecodeError, RecursionError):
-                raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
+            return self.outward_result(upstream, call, answered)
         if type(answered.result) is Raw:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}
-            asked.request_state = self._seal.close(bound(), {}, steps, list(asked.input_requests or {}))
+            asked.request_state = self._seal.close(self._binding(call), {}, steps, list(asked.input_requests or {}))
         return asked
+
+    def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:
+        """An upstream's result as its client is to see it."""
+        try:
+            said = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            if self.table.crosses and (b'"uri"' in (data := bytes(said)) or b"esourceUri" in data):
+                return link_result(call.method, said, partial(self.table.outward_uri, upstream))
+            return said
+        except (msgspec.DecodeError, RecursionError):
+            raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
 
     def _inward(self, call: Call, changed: dict[str, Any], bound: Callable[[], bytes]) -> Raw:
         """The params with other members in place of their own, and the state that the upstream gave."""

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.gateway.entries import LISTS, ListedEntry
+from portico.gateway.entries import LISTS, ListedEntry, task_support
 from portico.gateway.links import link_inside
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Facet
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
+from portico.wire.revisions import V2025_11_25, Revision
 from portico.wire.uris import Template
 
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
@@ -33,6 +34,15 @@ class OutwardRoute(Struct, frozen=True):
     entry: ListedEntry
     # The members that are shown otherwise.
     shown: dict[str, Any]
+    # Whether it may be called as a task: 2025-11-25 says so of each tool.
+    task_support: str = ""
+
+    def shown_at(self, method: str, revision: Revision) -> dict[str, Any]:
+        """2025-11-25 wants to know of each tool whether it may be a task; 2026-07-28 says nothing of that."""
+        traits = self.upstream.traits
+        if method == "tools/list" and revision == V2025_11_25 and traits.tasks and not traits.sessions:
+            return {**self.shown, "execution": {"taskSupport": "optional"}}
+        return self.shown
 
 
 class HeldEntry(Struct, frozen=True):
@@ -112,7 +122,7 @@ class RouteTable:
                     self.clashes.append(f"{outward}: {other} has it, so that of {upstream.alias} ({name}) is hidden")
                 else:
                     shown = self._shown(method, upstream, entry, outward)
-                    found[outward] = OutwardRoute(upstream, name, entry, shown)
+                    found[outward] = OutwardRoute(upstream, name, entry, shown, task_support(entry))
         return found
 
     def _shown(self, method: str, upstream: GatewayUpstream, entry: ListedEntry, outward: str) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from portico.access.outgoing import OutgoingAuth
@@ -19,27 +22,48 @@ from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
-from portico.gateway.health import Breaker, brief
-from portico.gateway.kept import KeptLists
+from portico.gateway.health import SAID_LAST, Breaker, brief
+from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
-from portico.wire import jsonrpc
+from portico.wire import jsonrpc, notices
+from portico.wire.capabilities import TASK_CALLS, declares
+from portico.wire.discover import DiscoverResult
 from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
+from portico.wire.skills import EXTENSION as SKILLS
+from portico.wire.tasks import EXTENSION
 
 log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
+# Of tasks it is known on which connection they began.
+MOST_TASKS = 10_000
+# Of what it wrote to its stderr, in a status.
+MOST_LAST_LINES = 20
+
+
+class CallTally(Struct):
+    """The calls to an upstream: how many failed, and how many took how long, by the buckets of the metrics."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+    errors: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(self.counts)
 
 
 class Answered(Struct, frozen=True):
@@ -47,6 +71,11 @@ class Answered(Struct, frozen=True):
 
     result: Any
     revision: Revision
+    lane: Lane | None = None
+
+
+Detach = Callable[[Parked], Any]
+"""Takes a call that goes on by itself, and gives the answer to its client."""
 
 
 class GatewayUpstream:
@@ -66,9 +95,11 @@ class GatewayUpstream:
         self.settings = settings
         self.alias = settings.alias
         self.breaker = Breaker(secrets.mask)
+        self.traits = Traits()
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
+        self.tally = CallTally()
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -81,7 +112,10 @@ class GatewayUpstream:
             settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt, auth
         )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
-        self._places = CallPlaces(settings.concurrency)
+        # Where tasks began; and what is set when one is told of.
+        self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
+        self.task_news: dict[str, set[asyncio.Event]] = {}
+        self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -92,7 +126,8 @@ class GatewayUpstream:
 
     async def recall(self) -> None:
         """Show what it had when it was last seen, until it is asked."""
-        self.lanes.asks = self.lanes.asks or await self._kept.is_asking(self.settings)
+        self.traits = await self._kept.find_traits(self.settings)
+        self.lanes.asks = self.lanes.asks or self.traits.asks
         lists = await self._kept.find(self.settings)
         if lists is not None and not self.listed.is_set():
             self.entries = lists
@@ -150,6 +185,8 @@ class GatewayUpstream:
 
     async def refresh(self, methods: tuple[str, ...] = tuple(LISTS), by: Call | None = None) -> None:
         """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
+        if isinstance(self.settings.target, Here):
+            await self._look_here()
         found = dict(self.entries)
         refused: list[ProtocolError] = []
         for method in methods:
@@ -171,6 +208,13 @@ class GatewayUpstream:
             await self._kept.keep(self.settings, found)
         if not self.personal:
             self.changes.begin()
+
+    async def _look_here(self) -> None:
+        """What runs in this process is asked what it can do; others have said so when they were greeted."""
+        said = await self._ask_here(Call(method="server/discover", id=0, revision=MODERN))
+        with contextlib.suppress(msgspec.DecodeError):
+            about = msgspec.json.decode(said.result, type=DiscoverResult)
+            self._note(_traits(about.capabilities, MODERN, False))
 
     async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
         found: list[ListedEntry] = []
@@ -197,22 +241,34 @@ class GatewayUpstream:
             # Its lists are those of long ago.
             self.changes.missed()
         self.changes.opened(lane)
+        self._note(_traits(lane.connection.greeting.capabilities, lane.revision, self.lanes.asks))
 
     def _tell(self, method: str, params: Any) -> None:
+        if method == notices.TASK_STATUS:
+            for news in self.task_news.get(_task(params), ()):
+                news.set()
+            return
         self.changes.tell(method, params)
 
     def _missed(self) -> None:
         self.changes.missed()
 
     def _learnt(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._kept.keep_asking(self.settings))
+        self._note(replace(self.traits, asks=True))
+
+    def _note(self, traits: Traits) -> None:
+        if traits == self.traits:
+            return
+        self.traits = traits
+        task = asyncio.get_running_loop().create_task(self._kept.keep_traits(self.settings, traits))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
     # Calls
 
-    async def call(self, call: Call, bound: Callable[[], bytes]) -> Answered:
-        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common.
+    async def call(self, call: Call, bound: Callable[[], bytes], detach: Detach | None = None) -> Answered:
+        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common, and `detach`
+        what a call becomes that asks something of a client with tasks.
 
         Raises ToolError where it is not to be had now.
         """
@@ -222,29 +278,37 @@ class GatewayUpstream:
             if isinstance(prepared, InputRequiredResult):
                 return Answered(prepared, MODERN)
             call = prepared
-        places = self._places
+        places = self.places
         if places.free:
             places.free -= 1
         elif places.waiting >= self.settings.queue:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
         else:
             await places.wait()
+        tally, began = self.tally, time.perf_counter()
         try:
-            lane = self.lanes.modern
+            # With a credential of its own a call has a connection of its own.
+            lane = self.lanes.modern if self.auth is None else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
-            return await self._with_questions(call, bound)
+            return await self._with_questions(call, bound, detach)
+        except (Error, ToolError):
+            tally.errors += 1
+            raise
         finally:
+            seconds = time.perf_counter() - began
+            tally.counts[bisect_left(BUCKETS, seconds)] += 1
+            tally.seconds += seconds
             places.give()
 
-    async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
+    async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
         """Questions go to the client in the way its revision has."""
         rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_have_rounds(call)
         if isinstance(self.settings.target, Here) or not rounds or (await self.lanes.find(call)).modern:
             return await self._ask(call, None)
         params = call.typed()
         if params.request_state is UNSET:
-            said = await self._bridge.begin(call, self.alias, bound(), self._ask)
+            said = await self._bridge.begin(call, self.alias, bound(), self._ask, detach)
         else:
             said = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
         return said if isinstance(said, Answered) else Answered(said, MODERN)
@@ -258,31 +322,62 @@ class GatewayUpstream:
         asked = asked_by(call.method, result)
         if asked is not None and call.reply.asks:
             result = await push(call, asked, partial(self._send, lane))
-        return Answered(result, lane.revision)
+        return Answered(result, lane.revision, lane)
+
+    async def is_modern(self, call: Call) -> bool:
+        """Whether it is of a revision without sessions, as is what runs in this process."""
+        if isinstance(self.settings.target, Here):
+            return True
+        known = next(iter(self.lanes), None)
+        return (known or await self.lanes.find(call)).modern
+
+    async def about_task(self, call: Call, id: str, parked: Parked | None = None) -> Answered:
+        """The answer to a request about a task: on the connection where the task began, if it is still there."""
+        self.breaker.check(self.alias)
+        if self.auth is not None:
+            prepared = await self.auth.prepare(call)
+            if isinstance(prepared, InputRequiredResult):
+                raise ToolError(f"{self.alias} has to be connected to before its tasks can be asked for.")
+            call = prepared
+        if isinstance(self.settings.target, Here):
+            return await self._ask_here(call)
+        lane = self._task_lanes.get(id)
+        if lane is None or lane not in self.lanes:
+            lane = await self.lanes.find(call)
+        return Answered(await self._send(lane, call, parked), lane.revision)
+
+    def note_task(self, id: str, lane: Lane | None) -> None:
+        """A server with sessions may know a task in one of them alone."""
+        if lane is not None and not lane.modern:
+            lane.has_tasks = True
+            self._task_lanes[id] = lane
+            while len(self._task_lanes) > MOST_TASKS:
+                self._task_lanes.popitem(last=False)
 
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
-        except TransportError as failure:
-            if not lane.alive:
-                await self.lanes.lose(lane)
-            self.breaker.failed(failure)
-            if isinstance(failure, BadStatus) or self.breaker.is_open:
-                raise self.breaker.refusal(self.alias) from None
-            raise ToolError(
-                f"{self.alias}: {brief(self._secrets.mask(str(failure)))}",
-                kind="ServiceUnavailable",
-                details={"upstream": self.alias},
-            ) from None
-        except ProtocolError as refusal:
-            if refusal.retry_after is not None:
-                # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
-                self.breaker.failed(refusal)
-                raise self.breaker.refusal(self.alias) from None
-            self.breaker.succeeded()
-            raise
+        except (TransportError, ProtocolError) as failure:
+            raise await self.failed(lane, failure) from None
         self.breaker.succeeded()
         return result
+
+    async def failed(self, lane: Lane, failure: TransportError | ProtocolError) -> Exception:
+        """Take note of a failure; gives what the client is told."""
+        if isinstance(failure, ProtocolError):
+            if failure.retry_after is None:
+                self.breaker.succeeded()
+                return failure
+            # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
+            self.breaker.failed(failure)
+            return self.breaker.refusal(self.alias)
+        if not lane.alive:
+            await self.lanes.lose(lane)
+        self.breaker.failed(failure)
+        if isinstance(failure, BadStatus) or self.breaker.is_open:
+            return self.breaker.refusal(self.alias)
+        what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
+        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target
@@ -299,22 +394,46 @@ class GatewayUpstream:
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
         lanes = list(self.lanes)
+        last = self.breaker.failure.partition(SAID_LAST)[2]
+        lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
             "alias": self.alias,
             "up": self.breaker.since is None and not self.settings.problem,
             "error": self.settings.problem or self.breaker.failure,
+            "since": self.breaker.since,
             "retry_after": round(self.breaker.retry_after, 1),
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),
+            "calls": self.tally.calls,
+            "errors": self.tally.errors,
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "lists_from": "store" if self._is_recalled else "upstream" if self.listed.is_set() else None,
             "pins": self.settings.pins,
+            "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
         }
+
+
+def _traits(able: ServerCapabilities, revision: Revision, asks: bool) -> Traits:
+    modern = revision >= MODERN
+    return Traits(
+        asks=asks,
+        sessions=not modern,
+        tasks=declares(able, ("extensions", EXTENSION) if modern else TASK_CALLS),
+        skills=modern and declares(able, ("extensions", SKILLS)),
+    )
 
 
 def _digests(entries: tuple[ListedEntry, ...]) -> list[bytes]:
     return [entry.digest() for entry in entries]
+
+
+def _task(params: Any) -> str:
+    try:
+        return str(msgspec.json.decode(params)["taskId"])
+    except (TypeError, KeyError, msgspec.DecodeError):
+        return ""
 
 
 def _may_have_rounds(call: Call) -> bool:

@@ -79,6 +79,7 @@ class GatewayView:
     def __init__(self, gateway: Gateway, settings: ViewSettings) -> None:
         self.settings = settings
         self.shows = settings.shows
+        self.needs, self.canonical = gateway.needs, gateway.canonical
         self._gateway = gateway
 
     async def __call__(self, call: Call) -> Any:
@@ -103,6 +104,9 @@ class GatewayView:
     @property
     def capabilities(self) -> ServerCapabilities:
         return self._gateway.capabilities
+
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        return self._gateway.hides(call, kind, name)
 
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:

@@ -234,6 +234,10 @@ class Members(Struct, frozen=True):
     hides: Callable[[Call, str, str], bool]
     # The handlers of other paths, where a transport has paths; as they change.
     endpoints: Callable[[], Mapping[str, Handler]]
+    # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
+    readiness: Callable[[], Mapping[str, str]]
+    # More for the page of metrics, in lines of the text format of Prometheus.
+    measures: Callable[[], Sequence[str]]
 
 
 def members(handler: Handler) -> Members:
@@ -250,10 +254,20 @@ def members(handler: Handler) -> Members:
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
+        readiness=getattr(handler, "readiness", _depends_on_nothing),
+        measures=getattr(handler, "measures", _no_measures),
     )
 
 
 def _nothing_needed(method: str, name: str) -> Collection[str]:
+    return ()
+
+
+def _depends_on_nothing() -> Mapping[str, str]:
+    return {}
+
+
+def _no_measures() -> Sequence[str]:
     return ()
 
 

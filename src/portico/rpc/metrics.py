@@ -77,16 +77,24 @@ class Metrics:
         lines = [f"# TYPE {_DURATION} histogram"]
         for (method, tool, outcome), series in sorted(self._series.items()):
             labels = _labels(mcp_method_name=method, gen_ai_tool_name=tool, error_type=outcome)
-            below = 0
-            for bound, count in zip((*BUCKETS, "+Inf"), series.counts, strict=True):
-                below += count
-                lines.append(f'{_DURATION}_bucket{{{labels},le="{bound}"}} {below}')
-            lines.append(f"{_DURATION}_sum{{{labels}}} {series.total:.9g}")
-            lines.append(f"{_DURATION}_count{{{labels}}} {series.number}")
+            lines += histogram(_DURATION, labels, series.counts, series.total)
         for name, value in {"mcp_server_in_flight": self.in_flight, **gauges}.items():
             kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# TYPE {name} {kind}", f"{name} {value:.15g}"]
         return "\n".join(lines) + "\n"
+
+
+def histogram(name: str, labels: str, counts: list[int], total: float) -> list[str]:
+    """The lines of durations that were counted by BUCKETS, and what they come to."""
+    lines, below = [], 0
+    for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True):
+        below += count
+        lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {below}')
+    return [*lines, f"{name}_sum{{{labels}}} {total:.9g}", f"{name}_count{{{labels}}} {below}"]
+
+
+def label(name: str, value: str) -> str:
+    return f'{name}="{_escaped(value)}"'
 
 
 def _outcome(failure: BaseException, revision: Revision | None) -> str:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 from portico import ToolError
+from portico.extend import Rate
 
 MOST_BUCKETS = 10_000
 
 
 class Limiter:
-    """A bucket of tokens for each tool: `rate` calls a second, and `burst` of them at once."""
+    """For each tool `rate` calls a second, and `burst` of them at once, as `[[limit]]` counts them."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._buckets: dict[str, tuple[float, float]] = {}
+        self._rate, self._clock = Rate(1 / rate, burst), clock
+        # Of each tool when its bucket is empty; the one that was called last is the last.
+        self._due: OrderedDict[str, float] = OrderedDict()
 
     def take(self, name: str) -> float:
         """0, or how many seconds to wait before the next call."""
-        now = self._clock()
-        tokens, since = self._buckets.get(name, (float(self._burst), now))
-        tokens = min(self._burst, tokens + (now - since) * self._rate)
-        if tokens < 1:
-            self._buckets[name] = tokens, now
-            return (1 - tokens) / self._rate
-        if len(self._buckets) >= MOST_BUCKETS and name not in self._buckets:
-            # What has not been called for longest has a full bucket by now.
-            del self._buckets[min(self._buckets, key=lambda one: self._buckets[one][1])]
-        self._buckets[name] = tokens - 1, now
-        return 0.0
+        due, wait = self._rate.take(self._due.get(name, -math.inf), self._clock())
+        self._due[name] = due
+        self._due.move_to_end(name)
+        if len(self._due) > MOST_BUCKETS:
+            self._due.popitem(last=False)
+        return wait
 
     def require(self, name: str) -> None:
         """Take one, or raise ToolError."""

@@ -90,6 +90,11 @@ class Link:
     def closed(self) -> bool:
         return self.channel.closed
 
+    @property
+    def last_lines(self) -> list[str]:
+        """What the server has said last besides messages, where it can."""
+        return []
+
     async def start(self) -> None:
         """Make the connection."""
 

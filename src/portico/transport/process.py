@@ -95,6 +95,11 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
 
     # What it says
 
+    @property
+    def last_lines(self) -> list[str]:
+        """What it wrote last to stderr."""
+        return list(self._stderr)
+
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
             for line in self._error_lines.feed(data):

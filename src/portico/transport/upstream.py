@@ -22,7 +22,7 @@ from portico.transport.greeting import ClientIdentity, Greeting, discover, initi
 from portico.transport.http_client.limits import suspendable
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
-from portico.transport.http_client.streamable import RequestSender, StreamableHttp
+from portico.transport.http_client.streamable import BegunCall, RequestSender, StreamableHttp
 from portico.transport.link import Link, MemoryLink, Trace
 from portico.transport.loops import HeldLifespan
 from portico.transport.process import ProcessLink
@@ -385,13 +385,45 @@ class Upstream:
         if call.method == "tools/list":
             return await self._list_tools(call)
         try:
-            return await self.ask(call, self._timeout, call.method != "tools/call")
+            # What waits for the end of a task waits as long as that takes.
+            seconds = self._timeout if call.method != "tasks/result" else None
+            return await self.ask(call, seconds, call.method != "tools/call")
         except HeaderMismatch:
             if call.method != "tools/call":
                 raise
             # The headers follow the tools' schemas, which have to be known first (2026-07-28, basic/transports).
             await self._list_tools(Call(method="tools/list", params=Raw(b"{}"), id=0))
             return await self.ask(call, self._timeout, False)
+
+    def begin(self, call: Call, name: str, params: bytes) -> BegunCall | None:
+        """Send a tool's call with these params, which have no `_meta`, by the shortest way; None where it is not open.
+
+        For those who pass on many calls. What is begun is to be waited for with `finish`.
+        """
+        link = self._link
+        if type(link) is not StreamableHttp or not self.modern or self._auth is not None:
+            return None
+        if link.channel.closed or self._mending.locked() or call.progress_token is not None:
+            return None
+        ordinary = call.capabilities is NO_CAPABILITIES and call.log_level is None
+        meta = self._meta if ordinary else self._meta_for(call)
+        return link.begin(call, name, b'%b,"_meta":%b}' % (params[:-1], meta))
+
+    async def finish(self, begun: BegunCall, params: Raw) -> Raw:
+        """The result of a call that was begun with these params."""
+        link = self.link
+        assert type(link) is StreamableHttp
+        try:
+            with TimeLimit(self._time_limits, self._timeout):
+                return await link.finish(begun)
+        except TimeoutError:
+            raise TimedOut(f"{self.name}: tools/call was not answered within {self._timeout:g} s{link.hint}") from None
+        except HeaderMismatch:
+            pass
+        except (TransportError, ProtocolError) as failure:
+            await self._reason_to_repeat(link, begun.call.method, failure, 0, False)
+        # It was turned away at the door, so it is sent again, with ceremony.
+        return await self.__call__(replace(begun.call, params=params, read=None))  # type: ignore[no-any-return]
 
     async def _list_tools(self, call: Call) -> Raw:
         """A page of the tools, without those that cannot be called over this transport."""
@@ -410,7 +442,8 @@ class Upstream:
         reached = False
         tries = 0
         try:
-            limit = TimeLimit(self._time_limits, timeout)
+            # One without an end is none that could be suspended.
+            limit = TimeLimit(self._time_limits if timeout is not None else TimeLimits(), timeout)
             with limit if self._auth is None else suspendable(limit):
                 while True:
                     link = self._link

@@ -51,6 +51,8 @@ class Vault:
         self._changes: dict[str, set[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetchers: dict[str, Fetcher] = {}
+        # Goes through all rows once, after a key was replaced.
+        self.sealed_anew: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -59,7 +61,7 @@ class Vault:
             self._database = database
             async with database.subscribe(rows.CHANGED) as events:
                 self._begin(self._listen(events))
-                self._begin(self._seal_anew())
+                self.sealed_anew = self._begin(self._seal_anew())
                 try:
                     yield
                 finally:
@@ -259,10 +261,11 @@ class Vault:
     def _fetcher(self, account: UpstreamAccount) -> Fetcher:
         return self._fetchers.setdefault(account.url, Fetcher(partial(addresses_of, account.url)))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _is_late(token: Token, row: VaultRow, now: float) -> bool:

@@ -24,6 +24,7 @@ from portico.wire.errors import InternalError, InvalidParams
 LIFETIME_SECONDS = 600.0
 LARGEST_STATE = 256 * 1024
 _MAC = 32
+_MARK = 18
 
 
 class State(Struct, array_like=True):
@@ -92,6 +93,15 @@ class Seal:
             return _decoder.decode(data[_MAC:])
         except ValueError:
             return None
+
+    def mark(self, said: bytes) -> str:
+        """A short text that only a holder of the key can make of this, the same each time."""
+        return urlsafe_b64encode(self._mac(said)[:_MARK]).decode().rstrip("=")
+
+    def is_mark(self, mark: str, said: bytes) -> bool:
+        import hmac
+
+        return hmac.compare_digest(mark.encode(), self.mark(said).encode())
 
     # Cryptography is loaded with the first question, not with every server.
 

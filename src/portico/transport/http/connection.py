@@ -43,7 +43,7 @@ _BODILESS = frozenset({204, 304})
 _FINAL = frozenset({400, 408, 413, 414, 431})
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _GONE = Answer(400)
-_READABLE = frozenset({"/health", "/healthz", "/metrics"})
+_READABLE = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 
 
 class Deadlines(Struct, frozen=True):

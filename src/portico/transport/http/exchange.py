@@ -37,7 +37,7 @@ KEEP_ALIVE_SECONDS = 15.0
 # How long calls may still take at a path that is no more.
 ENDING_SECONDS = 10.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
-_HEALTH = frozenset({"/health", "/healthz"})
+_HEALTH = frozenset({"/health", "/healthz", "/readyz"})
 
 
 class Settings(Struct, kw_only=True):
@@ -102,6 +102,7 @@ class Exchange:
         self._fixed: Routes = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
+            ("GET", "/readyz"): self._show_readiness,
             ("GET", "/metrics"): self._show_metrics,
             ("POST", "/"): main.post,
             **main.routes(settings.path),
@@ -325,6 +326,15 @@ class Exchange:
         }
         writer.answer(Answer(200, (*JSON, *request.cors), jsonrpc.encode(health)))
 
+    def _show_readiness(self, request: Request, writer: ResponseWriter) -> None:
+        """Whether calls can be answered. What that depends on is told to those who are let in."""
+        depends = members(self.handler).readiness()
+        ready = not self.draining and not (depends and all(depends.values()))
+        lines = ["draining" if self.draining else "ok" if ready else "not ready"]
+        if self._admission is None or self._admission.refuse(request) is None:
+            lines += [f"{name}: {wrong or 'ok'}" for name, wrong in depends.items()]
+        writer.answer(Answer(200 if ready else 503, (*TEXT, *request.cors), "".join(f"{x}\n" for x in lines).encode()))
+
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         gauges = {
             "mcp_server_sessions": sum(map(len, self._endpoints.values())),
@@ -334,7 +344,8 @@ class Exchange:
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
         kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-        writer.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
+        more = "".join(f"{line}\n" for line in members(self.handler).measures())
+        writer.answer(Answer(200, kind, (self.metrics.text(gauges) + more).encode()))
 
     # Time, and the end
 

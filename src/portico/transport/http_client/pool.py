@@ -131,6 +131,19 @@ class Pool:
             self._open.discard(connection)
             raise
 
+    def take(self, location: Location) -> HttpConnection | None:
+        """A connection that is idle, for one exchange; it is given back, or lost."""
+        connection = self._take(location)
+        if connection is not None:
+            self._open.add(connection)
+        return connection
+
+    def lose(self, connection: HttpConnection) -> None:
+        """The exchange on it came to nothing. One that has been given back already is left alone."""
+        if connection in self._open:
+            connection.drop()
+            self._open.discard(connection)
+
     def give_back(self, location: Location, response: Response) -> None:
         """The caller is done with an response: if its connection can be used again, it will be."""
         if response.done:

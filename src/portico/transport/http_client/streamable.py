@@ -11,13 +11,13 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.auth.errors import AuthorizationFailed
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, Listening
 from portico.rpc.channel import Channel
 from portico.transport.http_client.answers import (
     check_encoding,
@@ -32,7 +32,7 @@ from portico.transport.http_client.answers import (
     session_of,
     short,
 )
-from portico.transport.http_client.connection import Response
+from portico.transport.http_client.connection import HttpConnection, Response
 from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Headers, Location, Pool, ready_head
@@ -97,6 +97,18 @@ class RequestSender(Protocol):
     ) -> Response: ...
 
     async def close(self) -> None: ...
+
+
+class BegunCall(NamedTuple):
+    """A request that was sent, and what will be the head of its response."""
+
+    connection: HttpConnection
+    answer: asyncio.Future[Response]
+    id: int
+    body: bytes
+    # The Call that it is, with the params that are sent.
+    params: bytes
+    call: Call
 
 
 class HttpSide:
@@ -178,7 +190,7 @@ class StreamableHttp(HttpSide, Link):
         if id is None:
             return await self._notify(call)
         assert isinstance(id, int)
-        method, modern = call.method, call.revision is not None
+        method = call.method
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             id,
             method.encode(),
@@ -188,6 +200,24 @@ class StreamableHttp(HttpSide, Link):
             self._trace("sent", body)
         try:
             response = await self._send_call(call, body)
+        except (ProtocolError, Closed, ConnectFailed) as failure:
+            raise named(failure, self.name, method) from None
+        except asyncio.CancelledError:
+            self._forgo(call)
+            raise
+        return await self._read_answer(response, call, body)
+
+    def _forgo(self, call: Call) -> None:
+        """On 2026-07-28 closing the stream says it all; before, a closed stream says nothing."""
+        if call.revision is None and call.method != "initialize" and not self.closed:
+            told = notices.CancelledParams(request_id=call.id, reason="no longer waiting")
+            self.channel.emit(notices.CANCELLED, told)
+
+    async def _read_answer(self, response: Response, call: Call, body: bytes) -> Raw:
+        """The result in a response, or at the end of one."""
+        method, id = call.method, call.id
+        assert id is not None
+        try:
             if response.status in _REDIRECTS:
                 headers, about = self._headers(call)
                 response = await self._redirected(response, headers, body, f"{method} {about}".rstrip())
@@ -198,7 +228,7 @@ class StreamableHttp(HttpSide, Link):
                     if method == "initialize":
                         self._session = session_of(response)
                     if response.headers.get("content-type") != JSON and response.kind == EVENTS:
-                        return await self._follow(response, call, modern=modern)
+                        return await self._follow(response, call, modern=call.revision is not None)
                 data = response.whole(self._longest)
                 if data is None:
                     data = await response.read(self._longest)
@@ -207,11 +237,49 @@ class StreamableHttp(HttpSide, Link):
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, method) from None
         except asyncio.CancelledError:
-            # On 2026-07-28 closing the stream says it all; before, a closed stream says nothing.
-            if not modern and method != "initialize" and not self.closed:
-                self.channel.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
+            self._forgo(call)
             raise
         return self._result(response, data, id, method)
+
+    # A call that is like one before it
+
+    def begin(self, call: Call, name: str, params: bytes) -> BegunCall | None:
+        """Send a tool's call of 2026-07-28 at once, if the like was sent before and a connection is idle; else None."""
+        head = self._heads.get(name)
+        if head is None or name in self._mirrors or self._trace is not None:
+            return None
+        connection = self._pool.take(self._location)
+        if connection is None:
+            return None
+        id = self.new_id()
+        body = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params)
+        answer = connection.exchange(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+        return BegunCall(connection, answer, id, body, params, call)
+
+    async def finish(self, begun: BegunCall) -> Raw:
+        """The result of what `begin` has begun."""
+        try:
+            response = await begun.answer
+            headers = response.headers
+            plain = response.status == 200 and headers.get("content-type") == JSON and "content-encoding" not in headers
+            data = response.whole(self._longest) if plain else None
+        except BaseException as failure:
+            # Closing the stream cancels the call.
+            self._pool.lose(begun.connection)
+            if isinstance(failure, ProtocolError | Closed | ConnectFailed):
+                raise named(failure, self.name, "tools/call") from None
+            raise
+        if data is None:
+            return await self._read_answer(response, self._sent(begun), begun.body)
+        self._pool.give_back(self._location, response)
+        return self._result(response, data, begun.id, "tools/call")
+
+    def _sent(self, begun: BegunCall) -> Call:
+        """The Call as it went over the wire."""
+        reply = Listening(begun.call.reply.emit)
+        return Call(
+            method="tools/call", params=Raw(begun.params), id=begun.id, revision=begun.call.revision, reply=reply
+        )
 
     def _send_call(self, call: Call, body: bytes) -> Awaitable[Response]:
         """Most calls of a tool have the head of the one before."""

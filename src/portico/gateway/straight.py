@@ -1,0 +1,41 @@
+"""The shortest way to a server without sessions: a call that is like one before it goes on without ceremony."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from msgspec import Raw
+
+from portico.gateway.lane import Lane
+from portico.gateway.upstream import Answered, GatewayUpstream
+from portico.rpc.call import Call
+from portico.transport.http_client.streamable import BegunCall
+from portico.wire.errors import ProtocolError, TransportError
+
+
+def straight(upstream: GatewayUpstream, call: Call, inward: str, params: Raw) -> Coroutine[Any, Any, Answered] | None:
+    """Send a tool's call at once; gives what comes to its answer. None where anything is out of the ordinary: the
+    upstream is in trouble or has enough to do, no connection is idle, or the client asks to be asked in requests."""
+    # One who logs in there has a connection of their own.
+    lane = None if upstream.auth is not None else upstream.lanes.modern
+    if lane is None or call.reply.asks or not upstream.places.free or upstream.breaker.since is not None:
+        return None
+    begun = lane.connection.begin(call, inward, bytes(params))
+    return None if begun is None else _finished(upstream, lane, params, begun)
+
+
+async def _finished(upstream: GatewayUpstream, lane: Lane, params: Raw, begun: BegunCall) -> Answered:
+    upstream.places.free -= 1
+    lane.passing += 1
+    try:
+        result = await lane.connection.finish(begun, params)
+    except (TransportError, ProtocolError) as failure:
+        raise await upstream.failed(lane, failure) from None
+    finally:
+        lane.passing -= 1
+        lane.used = time.monotonic()
+        upstream.places.give()
+    upstream.breaker.succeeded()
+    return Answered(result, lane.revision)

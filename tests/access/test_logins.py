@@ -1,0 +1,242 @@
+"""The presets of logins, who of those who log in may come in, and the keys that secrets are sealed with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import pytest
+from access_desk import served
+
+from http_threads import running
+from portico import Server, UsageError
+from portico.access.face import settings as face_settings
+from portico.access.vault import rows
+from portico.access.vault.rows import VaultRow
+from portico.access.vault.vault import Vault
+from portico.auth.errors import AuthorizationFailed, RedirectRejected
+from portico.auth.provider import login
+from portico.auth.provider.login import Identity, admits
+from portico.auth.provider.presets import login_settings
+from portico.auth.sealing import KeyRing, Unsealable, ring_for
+from portico.transport.http_client.fetcher import Fetcher
+
+OURS = {"client_id": "us", "client_secret": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("said", "issuer"),
+    [
+        ({"provider": "github", "allow": ["*"]}, "https://github.com/login/oauth"),
+        ({"provider": "google", "allow": ["*@acme.example"]}, "https://accounts.google.com"),
+        ({"provider": "entra", "tenant": "1234"}, "https://login.microsoftonline.com/1234/v2.0"),
+        ({"provider": "auth0", "domain": "acme.eu.auth0.com"}, "https://acme.eu.auth0.com/"),
+        ({"provider": "keycloak", "url": "https://sso.acme.example/", "realm": "staff"},
+         "https://sso.acme.example/realms/staff"),
+        ({"issuer": "https://login.acme.example"}, "https://login.acme.example"),
+    ],
+)  # fmt: skip
+def test_a_preset_knows_its_issuer(said: dict[str, Any], issuer: str) -> None:
+    assert login_settings({**OURS, **said}).issuer == issuer
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({**OURS, "provider": "githup"}, "did you mean 'github'"),
+        ({**OURS, "provider": "github"}, "say who may come in"),
+        ({**OURS, "provider": "entra"}, "needs tenant"),
+        ({**OURS, "provider": "entra", "tenant": "common"}, "every company"),
+        ({**OURS, "provider": "oauth", "issuer": "https://a.example"}, "needs authorization_endpoint"),
+        ({"issuer": "https://login.acme.example"}, "client_id"),
+        ({**OURS, "issuer": "http://login.acme.example"}, "in the clear"),
+        ({**OURS, "issuer": "https://login.acme.example", "allow": ["somebody"]}, "allow has 'somebody'"),
+    ],
+)
+def test_a_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        login_settings(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"access": "2h"}, "at most an hour"),
+        ({"access": "soon"}, "must be such as"),
+        ({"acces": 5}, "access"),
+        ({"client": [{"id": "x", "redirect_uris": ["javascript:x"]}]}, "redirect URI"),
+    ],
+)
+def test_a_face_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        face_settings.read({**OURS, "issuer": "https://login.acme.example", **said})
+
+
+ANNA = Identity("7", "Anna", "anna", "anna@acme.example", ("ops",), {"hd": "acme.example", "roles": ["admin"]})
+
+
+@pytest.mark.parametrize(
+    ("entry", "provider", "who", "expected"),
+    [
+        ("*", "oidc", ANNA, True),
+        ("anna@ACME.example", "oidc", ANNA, True),
+        ("*@acme.example", "oidc", ANNA, True),
+        ("*@acme.example", "google", ANNA, True),
+        ("*@acme.example", "google", Identity("8", email="eve@acme.example"), False),
+        ("*@example", "oidc", ANNA, False),
+        ("*@acme.example", "oidc", Identity("8"), False),
+        ("user:anna", "oidc", ANNA, True),
+        ("user:7", "oidc", ANNA, False),
+        ("sub:7", "oidc", ANNA, True),
+        ("group:ops", "oidc", ANNA, True),
+        ("group:op", "oidc", ANNA, False),
+        ("claim:roles=admin", "oidc", ANNA, True),
+        ("claim:roles=root", "oidc", ANNA, False),
+    ],
+)
+def test_who_may_come_in(entry: str, provider: str, who: Identity, expected: bool) -> None:
+    said = {**OURS, "provider": provider, "allow": [entry]}
+    if provider == "oidc":
+        said["issuer"] = "https://login.acme.example"
+    assert admits(login_settings(said), who) is expected
+
+
+# GitHub, which knows no OpenID
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of GitHub Enterprise as a login needs."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hub)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.asked: list[str] = []
+
+
+class _Hub(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_POST(self) -> None:
+        form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        good = form.get("code") == "good" and form.get("code_verifier") and form["client_secret"] == "secret"
+        # GitHub says 200 also where it says no.
+        self._say({"access_token": "gho_1", "token_type": "bearer"} if good else {"error": "bad_verification_code"})
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        assert self.headers["Authorization"] == "Bearer gho_1"
+        found: dict[str, Any] = {
+            "/api/v3/user": {"id": 42, "login": "octocat", "name": "Octo", "email": "typed@by.hand"},
+            "/api/v3/user/emails": [{"email": "octo@acme.example", "primary": True, "verified": True}],
+            "/api/v3/user/orgs?per_page=100": [{"login": "acme"}],
+            "/api/v3/user/teams?per_page=100": [{"slug": "ops", "organization": {"login": "acme"}}],
+        }
+        self._say(found[self.path])
+
+    def _say(self, said: Any) -> None:
+        body = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    server = Hub()
+    with running(server):
+        yield server
+
+
+async def here() -> list[str]:
+    return ["127.0.0.1"]
+
+
+async def test_a_login_at_github_says_who_it_was_and_where_they_belong(hub: Hub) -> None:
+    where = login_settings(
+        {**OURS, "provider": "github", "url": hub.url, "memberships": True, "allow": ["group:acme/ops"]}
+    )
+    fetcher = Fetcher(here)
+    try:
+        url, pending = await fetcher.hold(login.begin(where, "http://127.0.0.1/callback"))
+        said = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        assert said["scope"] == "read:user user:email read:org" and said["code_challenge_method"] == "S256"
+        back = {"state": pending.state, "code": "good"}
+        who = await fetcher.hold(login.finish(where, pending, back, "http://127.0.0.1/callback", time.time()))
+        assert (who.subject, who.username, who.email) == ("42", "octocat", "octo@acme.example")
+        assert who.groups == ("acme", "acme/ops")
+        assert admits(where, who)
+        with pytest.raises(AuthorizationFailed):
+            await fetcher.hold(login.finish(where, pending, {**back, "code": "bad"}, "http://127.0.0.1/callback", 0.0))
+        with pytest.raises(RedirectRejected):
+            await fetcher.hold(login.finish(where, pending, {**back, "state": "x"}, "http://127.0.0.1/callback", 0.0))
+        with pytest.raises(RedirectRejected):
+            mixed = {**back, "iss": "https://evil.example"}
+            await fetcher.hold(login.finish(where, pending, mixed, "http://127.0.0.1/callback", 0.0))
+    finally:
+        await fetcher.close()
+
+
+# Keys
+
+
+def test_what_is_sealed_opens_with_its_key_at_its_place_alone() -> None:
+    old, new = KeyRing([b"k" * 32]), KeyRing([b"n" * 32, b"k" * 32])
+    sealed = old.seal(b"secret", "here")
+    assert b"secret" not in sealed.encode() and sealed != old.seal(b"secret", "here")
+    assert new.open(sealed, "here") == b"secret" and new.outdated(sealed) and not old.outdated(sealed)
+    for ring, text, place in (
+        (old, sealed, "there"),
+        (KeyRing([b"n" * 32]), sealed, "here"),
+        (old, sealed[:-4] + "AAAA", "here"),
+        (old, "", "here"),
+        (old, sealed.partition(".")[0] + ".?", "here"),
+    ):
+        with pytest.raises(Unsealable):
+            ring.open(text, place)
+
+
+def test_a_ring_lies_beside_the_database_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORTICO_SEALING_KEYS", raising=False)
+    sealed = ring_for(f"sqlite://{tmp_path}/store.db", ()).seal(b"secret", "here")
+    assert ring_for(str(tmp_path / "store.db"), ()).open(sealed, "here") == b"secret"
+    assert stat.S_IMODE(os.stat(tmp_path / "store.keys").st_mode) == 0o600
+    with pytest.raises(UsageError, match="PORTICO_SEALING_KEYS"):
+        ring_for("postgresql://db.example/portico", ())
+    with pytest.raises(UsageError, match="at least 16"):
+        KeyRing([b"short"])
+
+
+async def test_rows_are_sealed_anew_after_a_key_was_replaced(tmp_path: Path) -> None:
+    store, old = f"sqlite://{tmp_path}/store.db", KeyRing([b"k" * 32])
+    row = VaultRow("us anna", "notes", "https://login.example", "", 1.0)
+    before = Vault("https://gateway.example", store, old)
+    async with before.serving():
+        sealed = old.seal(b"{}", row.place)
+        await before.database.write(lambda tx: rows.keep(tx, VaultRow("us anna", "notes", row.issuer, sealed, 1.0)))
+    ring = KeyRing([b"n" * 32, b"k" * 32])
+    after = Vault("https://gateway.example", store, ring)
+    async with after.serving():
+        await after.sealed_anew
+        (kept,) = await after.database.read(rows.all_rows)
+        assert not ring.outdated(kept.body) and KeyRing([b"n" * 32]).open(kept.body, row.place) == b"{}"
+
+
+async def test_a_face_behind_a_prefix_has_its_pages_below_it_and_at_the_root() -> None:
+    server = Server("desk")
+    said = face_settings.read({**OURS, "issuer": "https://login.acme.example"})
+    face_settings.put_on(server, said, "https://acme.example/team", "https://acme.example/team/mcp")
+    paths = {route.path for route in server.pages}
+    assert {"/team/authorize", "/authorize", "/.well-known/oauth-authorization-server/team"} <= paths
+    async with served(server):
+        pass

@@ -1,0 +1,177 @@
+"""The other credentials towards upstreams: static, for ourselves, exchanged, and passed on where they may be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from access_desk import free_port, served
+
+from http_threads import running
+from portico import Client, Context, Gateway, Server, UsageError
+from portico.auth import ResourceServer
+from portico.auth.principal import Principal
+from portico.wire.errors import ToolError
+
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+
+
+class TokenService(ThreadingHTTPServer):
+    """An authorization server without people: it says in each token what it was given for."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.issuer = f"http://127.0.0.1:{self.server_port}"
+        self.forms: list[dict[str, str]] = []
+
+
+class _Answering(BaseHTTPRequestHandler):
+    server: TokenService
+
+    def do_GET(self) -> None:
+        if "oauth-authorization-server" not in self.path:
+            self._say(404, {})
+            return
+        issuer = self.server.issuer
+        self._say(200, {"issuer": issuer, "token_endpoint": f"{issuer}/token", "response_types_supported": ["code"]})
+
+    def do_POST(self) -> None:
+        form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        self.server.forms.append(form)
+        said: dict[str, Any] = {"token_type": "Bearer", "expires_in": 300}
+        kind = form["grant_type"]
+        if kind == EXCHANGE and form["requested_token_type"] == ID_JAG:
+            said |= {"access_token": f"jag:{form['subject_token']}", "issued_token_type": ID_JAG, "token_type": "N_A"}
+        elif kind == EXCHANGE:
+            said |= {"access_token": f"for:{form['subject_token']}", "refresh_token": "never-used"}
+        elif kind == "client_credentials":
+            said["access_token"] = "for:ourselves"
+        else:
+            said["access_token"] = f"for:{form['assertion'].removeprefix('jag:')}"
+        self._say(200, said)
+
+    def _say(self, status: int, said: Any) -> None:
+        body = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[TokenService]:
+    server = TokenService()
+    with running(server):
+        yield server
+
+
+async def take(credentials: Any) -> Principal | None:
+    """The upstream takes what the service gives."""
+    return Principal(credentials.token, frozenset(), issuer="service") if ":" in credentials.token else None
+
+
+async def know(credentials: Any) -> Principal | None:
+    """The gateway knows people by their names. A slash is followed by a scope, and `@` by the audience."""
+    name, _, audience = credentials.token.partition("@")
+    name, _, scope = name.partition("/")
+    return Principal(name, frozenset([scope] if scope else []), claims={"aud": audience or "urn:gateway"}, issuer="us")
+
+
+@contextlib.asynccontextmanager
+async def between(service: TokenService, **auth: Any) -> AsyncIterator[tuple[str, str]]:
+    """A gateway, and behind it a server that says what it was shown: their URLs."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/mcp"
+    upstream = Server("upstream", auth=ResourceServer(take, authorization_servers=[service.issuer], public_url=url))
+
+    @upstream.tool
+    async def shown(ctx: Context) -> str:
+        """What was shown."""
+        return str(ctx.principal.id)
+
+    gateway = Gateway(name="gateway", auth=know)
+    gateway.add("up", url, auth=auth)
+    async with served(upstream, port), served(gateway) as here:
+        yield here, url
+
+
+async def shown_for(url: str, token: str) -> str:
+    async with Client(url, auth=token) as client:
+        await client.list_tools()
+        return (await client.call_tool("up_shown")).text
+
+
+async def test_a_static_header(service: TokenService) -> None:
+    async with between(service, kind="static", value="Bearer static:one") as (url, _):
+        assert await shown_for(url, "anna") == "static:one"
+
+
+async def test_a_token_for_ourselves(service: TokenService) -> None:
+    async with between(service, kind="client", client_id="us", client_secret="secret") as (url, _):
+        assert {await shown_for(url, name) for name in ("anna", "ben")} == {"for:ourselves"}
+        assert [form["grant_type"] for form in service.forms] == ["client_credentials"]
+
+
+@pytest.mark.parametrize("kind", ["exchange", "id-jag"])
+async def test_each_callers_token_is_exchanged_and_none_is_used_for_another(service: TokenService, kind: str) -> None:
+    more = {"upstream_client_id": "them", "upstream_client_secret": "secret"} if kind == "id-jag" else {}
+    auth = {"kind": kind, "issuer": service.issuer, "client_id": "us", "client_secret": "secret", **more}
+    async with between(service, **auth) as (url, upstream):
+        for _ in range(2):
+            assert await shown_for(url, "anna") == "for:anna"
+            assert await shown_for(url, "ben") == "for:ben"
+        # One that may do less is not served with what was got for one that may do more.
+        assert await shown_for(url, "anna/write") == "for:anna/write"
+        assert await shown_for(url, "anna") == "for:anna"
+        names = ["anna", "ben", "anna/write"] * 3
+        assert await asyncio.gather(*(shown_for(url, name) for name in names)) == [f"for:{name}" for name in names]
+        exchanged = [form for form in service.forms if form["grant_type"] == EXCHANGE]
+        # Once for each, however often they ask.
+        assert sorted(form["subject_token"] for form in exchanged) == ["anna", "anna/write", "ben"]
+        assert {form["resource"] for form in exchanged} == {upstream}
+
+
+async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(service: TokenService) -> None:
+    async with between(service, kind="same-audience") as (url, upstream):
+        assert await shown_for(url, f"anna@{upstream}") == f"anna@{upstream}"
+        for audience in ("https://elsewhere.example/mcp", "urn:gateway", upstream + "er"):
+            async with Client(url, auth=f"ben@{audience}") as ben:
+                with pytest.raises(ToolError, match="audience does not name it"):
+                    await ben.call_tool("up_shown")
+        assert service.forms == []
+
+
+async def test_nothing_of_the_client_is_passed_on_without_being_told_to(service: TokenService) -> None:
+    async with between(service, kind="none") as (url, _), Client(url, auth="anna:1") as client:
+        assert [tool.name for tool in await client.list_tools()] == []
+
+
+@pytest.mark.parametrize(
+    ("auth", "text"),
+    [
+        ({}, "needs a kind"),
+        ({"kind": "static"}, "needs value"),
+        ({"kind": "user", "value": "x"}, "takes no value"),
+        ({"kind": "id-jag", "client_id": "x"}, "needs issuer"),
+        ({"kind": "users"}, "kind"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(auth: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        Gateway().add("up", "https://up.example/mcp", auth=auth)
+
+
+def test_credentials_are_for_servers_at_a_url() -> None:
+    with pytest.raises(UsageError, match="at a URL"):
+        Gateway().add("up", ["server"], auth={"kind": "static", "value": "x"})

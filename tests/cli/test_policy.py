@@ -1,0 +1,123 @@
+"""`portico policy`: what rules say, explained; and whether they say what is expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from portico.cli.main import main
+
+RULES = """
+[[rule]]
+name = "operators"
+who = "group:ops"
+tool = "github.*"
+[[rule]]
+tool = "*.delete_*"
+deny = true
+[[rule]]
+tool = "github.*"
+[[require]]
+tool = "*.delete_*"
+ask = "Delete {args.repo}?"
+[[require]]
+tool = "github.push"
+need = "repo:write"
+"""
+
+EXPECTED = """
+[[expect]]
+as = "olga"
+group = "ops"
+tool = "github.delete_repo"
+args = { repo = "a" }
+outcome = "ask"
+[[expect]]
+as = "gina"
+tool = "github.delete_repo"
+outcome = "deny"
+[[expect]]
+as = "gina"
+tool = "github.push"
+outcome = "need"
+[[expect]]
+as = "gina"
+scope = ["repo:write"]
+tool = "github.push"
+outcome = "allow"
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "access.toml"
+    path.write_text(RULES)
+    return path
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    status = 0
+    try:
+        main(["policy", *words])
+    except SystemExit as end:
+        status = int(str(end.code))
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def test_the_rule_that_decided_is_named(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    about = ["--tool", "github.delete_repo", "--args", '{"repo": "main"}', str(rules)]
+    status, out, _ = said(["explain", "--as", "olga", "--group", "ops", *about], capsys)
+    assert status == 0 and "rule 1 (operators): allows it" in out and "Delete main?" in out
+    status, out, _ = said(["explain", "--as", "gina", *about], capsys)
+    assert status == 1 and "rule 2: denies it" in out and "denied" in out
+    status, out, _ = said(["explain", str(rules), "--as", "gina", "--tool", "gitlab.push"], capsys)
+    assert status == 1 and "no rule matches" in out
+    status, out, _ = said(["explain", str(rules), "--as", "gina", "--tool", "github.push"], capsys)
+    assert status == 1 and "repo:write" in out
+
+
+def test_a_server_of_ones_own_is_explained_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own_server.py"
+    path.write_text(
+        "from portico import Server\nfrom portico.extend import set_access\nserver = Server('own')\n"
+        "set_access(server, {'rule': [{'who': 'ann', 'tool': 'own.*'}]})\n"
+    )
+    assert said(["explain", str(path), "--as", "ann", "--tool", "own.x"], capsys)[0] == 0
+    assert said(["explain", str(path), "--as", "bob", "--tool", "own.x"], capsys)[0] == 1
+
+
+def test_expectations_stand_in_the_file_or_beside_it(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(["test", str(rules)], capsys)[0] == 2
+    beside = rules.with_suffix(".expect.toml")
+    beside.write_text(EXPECTED)
+    status, out, _ = said(["test", str(rules)], capsys)
+    assert status == 0 and "4 of 4" in out
+    rules.write_text(RULES + EXPECTED.replace('"deny"', '"allow"'))
+    status, out, err = said(["test", str(rules)], capsys)
+    assert status == 1 and "7 of 8" in out
+    assert "[[expect]] 2" in err and "expected allow, and it is deny: rule 2: denies it" in err
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("[[rule]]\ntol = 'a.b'", ("[[rule]] 1", "tool")),
+        ("[[expect]]\nas = 'a'\ntool = 'a.b'\noutcom = 'deny'", ("[[expect]] 1", "outcome")),
+        ("[[expect]]\nas = 'a'\noutcome = 'deny'", ("[[expect]] 1", "tool")),
+        ("rule =", ("TOML",)),
+    ],
+)
+def test_a_bad_file_is_a_clear_mistake(
+    text: str, words: tuple[str, ...], rules: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules.write_text(text)
+    status, _, err = said(["test", str(rules)], capsys)
+    assert status == 2 and all(word in err for word in ("access.toml", *words)), err
+
+
+def test_the_example_says_what_it_should(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parent.parent.parent / "examples" / "access.toml"
+    status, out, err = said(["test", str(example)], capsys)
+    assert (status, err) == (0, "") and "4 of 4" in out

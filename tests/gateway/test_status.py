@@ -1,0 +1,161 @@
+"""How a gateway is: for its operator, for probes, for those who count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Gateway, Server
+from portico.cli.main import main
+from portico.extend import http_exchange, serve_http
+
+SERVER = Path(__file__).parent / "asking_server.py"
+DYING = "import sys; print('cannot find the KEY-42', file=sys.stderr); sys.exit(1)"
+
+
+def upstream() -> Server:
+    server = Server("a")
+
+    @server.tool
+    async def work() -> str:
+        return "done"
+
+    return server
+
+
+class Served:
+    """A gateway over HTTP, for as long as it is needed."""
+
+    def __init__(self, gateway: Gateway, **options: Any) -> None:
+        self.stop = asyncio.Event()
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(
+            serve_http(gateway, port=0, ready=self.ready.set_result, stop=self.stop, **options)
+        )
+
+    async def __aenter__(self) -> Served:
+        self.url = (await asyncio.wait_for(self.ready, 20)).removesuffix("/mcp")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop.set()
+        await self.task
+
+    async def get(self, path: str, token: str | None = None) -> tuple[int, str]:
+        headers = [("Authorization", f"Bearer {token}")] if token else []
+        answer = await http_exchange("GET", self.url + path, headers=headers, seconds=20, longest=1 << 20)
+        return answer.status, answer.body.decode()
+
+
+def broken() -> Gateway:
+    return Gateway({"a": upstream(), "b": [sys.executable, "-c", DYING]})
+
+
+async def test_the_status_is_for_the_operator_alone() -> None:
+    async with Served(broken(), operator_token="op-token") as served:
+        async with Client(f"{served.url}/mcp") as client:
+            await client.call_tool("a_work")
+        assert (await served.get("/gateway/status"))[0] == 403
+        assert (await served.get("/gateway/status", "wrong"))[0] in (401, 403)
+        status, said = await served.get("/gateway/status", "op-token")
+        assert status == 200
+        a, b = json.loads(said)["upstreams"]
+        assert (a["up"], a["calls"] >= 1, a["lists_from"]) == (True, True, "upstream")
+        assert (b["up"], b["stderr"]) == (False, ["cannot find the KEY-42"])
+        assert b["since"] and b["retry_after"] > 0
+
+
+async def test_without_any_token_there_is_no_status() -> None:
+    async with Served(broken()) as served:
+        assert (await served.get("/gateway/status"))[0] == 403
+
+
+async def test_a_probe_has_a_line_for_each_upstream() -> None:
+    async with Served(broken()) as served:
+        async with Client(f"{served.url}/mcp") as client:
+            await client.list_tools()
+        status, said = await served.get("/readyz")
+        lines = said.splitlines()
+        assert (status, lines[:2]) == (200, ["ok", "a: ok"])
+        assert lines[2].startswith("b: does not answer since") and "KEY-42" not in said
+
+
+async def test_a_probe_without_a_token_learns_only_whether_it_is_ready() -> None:
+    gateway = Gateway({"b": [sys.executable, "-c", DYING]})
+    async with Served(gateway, token="secret") as served:
+        async with Client(f"{served.url}/mcp", auth="secret") as client:
+            await client.list_tools()
+        assert await served.get("/readyz") == (503, "not ready\n")
+        assert (await served.get("/readyz", "secret"))[1].startswith("not ready\nb: does not answer")
+
+
+async def test_metrics_by_upstream() -> None:
+    async with Served(broken()) as served:
+        async with Client(f"{served.url}/mcp") as client:
+            await client.call_tool("a_work")
+        lines = (await served.get("/metrics"))[1].splitlines()
+    assert 'mcp_client_operation_duration_seconds_count{upstream="a"} 1' in lines
+    assert 'portico_upstream_up{upstream="a"} 1' in lines
+    assert 'portico_upstream_up{upstream="b"} 0' in lines
+    assert "portico_gateway_clashes 0" in lines
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """`portico serve` of a file, in a process of its own."""
+    file = tmp_path / "mcp.json"
+    one = {"command": sys.executable, "args": [str(SERVER)]}
+    file.write_text(
+        json.dumps({"mcpServers": {"one": one, "dead": {"command": sys.executable, "args": ["-c", DYING]}}})
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PORTICO_OPERATOR_TOKEN"}
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "portico",
+            "serve",
+            str(file),
+            "--transport",
+            "http",
+            "--port",
+            "0",
+            "--data",
+            str(tmp_path),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert child.stderr is not None
+    try:
+        yield next(line for line in child.stderr if "Serving on" in line).split()[-1].removesuffix("/mcp")
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(20)
+        child.stderr.close()
+
+
+def test_the_command_finds_the_token_of_its_user(
+    served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PORTICO_OPERATOR_TOKEN", raising=False)
+    main(["call", f"{served}/mcp", "one_add", "a=1", "b=2"])
+    with pytest.raises(SystemExit) as ended:
+        main(["gateway", "status", served, "--data", str(tmp_path)])
+    said = capsys.readouterr().out
+    # One of the two is away.
+    assert ended.value.code == 1
+    assert "away since" in said and "dead: cannot find the KEY-42" in said
+    with pytest.raises(SystemExit) as refused:
+        main(["gateway", "status", served, "--data", str(tmp_path / "other"), "--token", "wrong"])
+    assert refused.value.code == 2
