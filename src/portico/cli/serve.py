@@ -24,7 +24,7 @@ from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
-    arguments = parser_for("serve").parse_args(words)
+    arguments = _understood(parser_for("serve").parse_args(words))
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
@@ -47,7 +47,19 @@ def run(words: list[str]) -> None:
     elif arguments.transport == "http" and _is_gateway(arguments):
         _serve_gateway(server, arguments, options)
     else:
+        if arguments.transport == "stdio" and sys.stdin.isatty():
+            print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
         server.run(arguments.transport, **options)
+
+
+def _understood(arguments: argparse.Namespace) -> argparse.Namespace:
+    """With what was left out: who says where to listen wants HTTP."""
+    places = (arguments.host, arguments.port, arguments.unix, arguments.fd, arguments.workers)
+    if arguments.transport is None:
+        arguments.transport = "stdio" if all(one is None for one in places) else "http"
+    arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
+    arguments.port = 8080 if arguments.port is None else arguments.port
+    return arguments
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:
@@ -268,7 +280,7 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "unix", "fd", "workers", "path", "insecure", "sse", "certificate", "key")
+    names = ("host", "port", "unix", "fd", "workers", "path", "stateless", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
     lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
     return given | {name: getattr(arguments, option) for name, option in lists.items()}

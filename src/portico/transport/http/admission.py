@@ -65,6 +65,7 @@ class Admission:
         paths: Callable[[], Collection[str]],
         needs: Needs,
         fetcher: Fetcher = fetch,
+        told: Callable[[int, str, str | None], None] | None = None,
     ) -> None:
         if auth is not None and auth.public_url is not None:
             # Some say the URL of the endpoint itself.
@@ -80,6 +81,7 @@ class Admission:
         self._remembered = {} if auth is None else auth.remembered
         # Whether nothing but the token decides who it is.
         self._by_token = auth is not None and tokens is None and not auth.headers
+        self._told = told
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
 
     def pages(self) -> list[PageRoute]:
@@ -240,6 +242,8 @@ class Admission:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
             fields = self.auth.challenges(_here(request), self._asked(request), needed, error=code, nonce=nonce)
+        if self._told is not None:
+            self._told(401, error or reason, request.peer)
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
     def _refused(self, request: Request, failure: Exception) -> Answer:
@@ -261,6 +265,8 @@ class Admission:
 
     def _forbidden(self, request: Request, scopes: Collection[str]) -> Answer:
         needed = frozenset(scopes) | self._needed(request.headers)
+        if self._told is not None:
+            self._told(403, "insufficient_scope", request.peer)
         return self.forbidden(request, needed) or refusals.error(
             request, 403, "Forbidden: the token has not the scopes"
         )
