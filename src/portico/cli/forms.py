@@ -352,6 +352,16 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _SAVE,
     ),
+    "inspect": _asking(
+        "inspect",
+        "TARGET",
+        "-- COMMAND …",
+        "What a server is: name, instructions, capabilities, what it offers, how many tokens its tools take, and what\n"
+        "is wrong with them.",
+        (_TARGET,),
+        _OUTPUT,
+        _JSON,
+    ),
     "read": _asking(
         "read",
         "TARGET URI",
