@@ -332,6 +332,11 @@ FORMS: dict[str, CommandForm] = {
                     action="store_true",
                     help="serve the built-in services to every user of this machine, without a token",
                 ),
+                flag(
+                    "--stateless",
+                    action="store_true",
+                    help="keep no sessions: any process answers; without questions, server streams and subscriptions",
+                ),
                 flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
                 flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
                 flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),

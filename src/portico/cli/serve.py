@@ -270,7 +270,7 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "unix", "fd", "workers", "path", "insecure", "sse", "certificate", "key")
+    names = ("host", "port", "unix", "fd", "workers", "path", "stateless", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
     lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
     return given | {name: getattr(arguments, option) for name, option in lists.items()}
