@@ -1,6 +1,6 @@
 """A server for the people of a company: they log in as they do everywhere, and what they may do is in their tokens.
 
-    portico serve examples/company_login.py --transport http --host 0.0.0.0
+portico serve examples/company_login.py --transport http --host 0.0.0.0
 """
 
 from __future__ import annotations
