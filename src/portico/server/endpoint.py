@@ -69,6 +69,7 @@ class EndpointOptions(TypedDict, total=False):
     sse: bool
     assume: Revision | None
     lifecycle: Lifecycle
+    stateless: bool
     longest_body: int
     most_in_flight: int
     most_in_flight_per_client: int
@@ -195,7 +196,7 @@ def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> F
         if server.tasks is not None:
             server.store = at.store
     else:
-        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store))
+        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store, server.name))
     return FleetWorker(post, made, place, _fleet(server, made, at))
 
 
@@ -223,7 +224,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
         if store is None or (parse(store)[0] == "sqlite" and not files):
             yield None
             return
-        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store))
+        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store, server.name))
         at.address = os.environ.get("PORTICO_ADDRESS")
         fleet = _fleet(server, made, at)
         try:
@@ -283,7 +284,7 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
             "--auth-issuer (auth=…), or say --insecure (insecure=True)"
         )
-    if not local:
+    if not local or _has_names(options):
         _check_public_url(server)
     return exchange(server, settings)
 
@@ -297,6 +298,11 @@ def _check_public_url(server: Server) -> None:
         )
 
 
+def _has_names(options: EndpointOptions) -> bool:
+    """Whether it is known by other names than this machine's own."""
+    return bool(options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"))
+
+
 def _named(place: Place) -> Sequence[str]:
     return () if place.host in ("0.0.0.0", "::", "") else (place.host,)
 
@@ -304,7 +310,7 @@ def _named(place: Place) -> Sequence[str]:
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
-    if options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"):
+    if _has_names(options):
         _check_public_url(server)
     made = exchange(server, _settings(server, options))
     return Application(made, partial(_among_others, server, made, files=True))
@@ -326,6 +332,7 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
         "allow_origins": origins,
         "trusted_proxies": proxies,
         "local_only": _local_service(server) is not None,
+        "carried_key": server.seal.lasting if options.get("stateless") else None,
     }
     return Settings(**_fields(Settings, options) | decided)
 
