@@ -7,12 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 from msgspec.structs import replace
 
-from portico.access.outgoing import OutgoingAuth
 from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
@@ -24,6 +23,9 @@ from portico.transport.targets import Url
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
+
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
 
 log = logging.getLogger("portico.gateway")
 
