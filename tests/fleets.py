@@ -43,6 +43,17 @@ async def name(ctx: Context) -> str:
     return f"{answer.data} {os.getpid()}"
 
 
+@server.resource("note://one")
+def note() -> str:
+    return "one"
+
+
+@server.tool
+def touch() -> int:
+    server.resource_updated("note://one")
+    return os.getpid()
+
+
 @server.tool
 async def slowly(ctx: Context, path: str) -> str:
     await ctx.report_progress(1, 2)
@@ -113,7 +124,8 @@ class Fleet:
 
     async def close(self) -> None:
         if self.process.returncode is None:
-            self.process.kill()
+            # Not killed: what it has started would be left behind, if it is not ours.
+            self.process.terminate()
         async with asyncio.timeout(PATIENCE):
             await self.process.wait()
             await self._reading
@@ -149,6 +161,10 @@ class Line:
     @classmethod
     async def to(cls, port: int, **how: Any) -> Line:
         return cls(*await asyncio.open_connection("127.0.0.1", port, **how))
+
+    async def get(self, path: str) -> Answer:
+        self._writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+        return await self.answer()
 
     async def send(self, method: str, message: Any = None, **fields: str) -> None:
         body = b"" if message is None else json.dumps(message).encode()

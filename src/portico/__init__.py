@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import AssistantMessage, Message, UserMessage
     from portico.server.calling.results import Audio, File, Image, ToolResult
     from portico.server.familiar import ResourceNotFoundError, TransportSecuritySettings
+    from portico.server.middleware import (
+        ErrorHandlingMiddleware,
+        Hooks,
+        LoggingMiddleware,
+        MiddlewareContext,
+        ResponseCachingMiddleware,
+        ResponseLimitingMiddleware,
+        RetryMiddleware,
+        TimingMiddleware,
+    )
     from portico.server.registry.service import Service, completion, prompt, resource, tool
     from portico.server.server import Server
     from portico.server.skills.skills import Skills
@@ -47,6 +57,16 @@ _HOMES = {
     "portico.server.calling.prompts": ("AssistantMessage", "Message", "UserMessage"),
     "portico.server.familiar": ("ResourceNotFoundError", "TransportSecuritySettings"),
     "portico.server.calling.results": ("Audio", "File", "Image", "ToolResult"),
+    "portico.server.middleware": (
+        "ErrorHandlingMiddleware",
+        "Hooks",
+        "LoggingMiddleware",
+        "MiddlewareContext",
+        "ResponseCachingMiddleware",
+        "ResponseLimitingMiddleware",
+        "RetryMiddleware",
+        "TimingMiddleware",
+    ),
     "portico.server.server": ("Server",),
     "portico.server.registry.service": ("Service", "completion", "prompt", "resource", "tool"),
     "portico.server.skills.skills": ("Skills",),
@@ -67,20 +87,28 @@ __all__ = [
     "Depends",
     "Elicit",
     "Error",
+    "ErrorHandlingMiddleware",
     "File",
     "Gateway",
+    "Hooks",
     "Icon",
     "Image",
     "ListRoots",
+    "LoggingMiddleware",
     "Message",
+    "MiddlewareContext",
     "ProtocolError",
     "Resolve",
     "ResourceNotFoundError",
+    "ResponseCachingMiddleware",
+    "ResponseLimitingMiddleware",
+    "RetryMiddleware",
     "Server",
     "Service",
     "Skills",
     "SyncClient",
     "TaskConfig",
+    "TimingMiddleware",
     "ToolAnnotations",
     "ToolError",
     "ToolResult",

@@ -45,7 +45,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([""], [*COMMANDS, "--help", "--version"]),
         (["c"], ["call", "contracts", "completion"]),
         (["nonsense", ""], []),
-        (["list", ""], ["tools", "resources", "templates", "prompts"]),
+        (["list", ""], ["tools", "resources", "templates", "prompts", "everything"]),
         (["list", "t"], ["tools", "templates"]),
         (["list", "tools", ""], [":files"]),
         (["list", "tools", TARGET, ""], []),

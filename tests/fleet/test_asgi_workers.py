@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleets import Fleet, Line, Session, application
+from portico import Client
 
 RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
@@ -19,8 +20,8 @@ RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 async def uvicorn(start: Any, server_file: Path) -> Any:
     """`await uvicorn(store)` is a Fleet of two, and its port."""
 
-    async def begin(*words: str, env: dict[str, str] | None = None) -> tuple[Fleet, int]:
-        folder = application(server_file)
+    async def begin(*words: str, made: str = "server.asgi()", env: dict[str, str] | None = None) -> tuple[Fleet, int]:
+        folder = application(server_file, made)
         program = ("-m", "uvicorn", "served:app", "--port", "0", *words)
         fleet = await start(*program, cwd=folder, env={"PYTHONPATH": str(folder), **(env or {})}, ready=False)
         await fleet.until(
@@ -65,3 +66,34 @@ async def test_a_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) 
     for one in streams:
         await one.close()
     assert not any("Traceback" in text for text in fleet.log)
+
+
+async def test_without_a_store_a_session_may_be_carried_by_its_client(uvicorn: Any) -> None:
+    _, port = await uvicorn("--workers", "2", made="server.asgi(stateless=True)")
+    session = await Session(port).begin(elicitation={})
+    answers = [await session.call("pid") for _ in range(40)]
+    assert [one.status for one in answers] == [200] * 40
+    assert len({one.value for one in answers}) == 2
+    asked = (await session.call("name")).json["result"]
+    assert asked["isError"]
+    one = await Line.to(port)
+    await one.send("GET", **session.fields)
+    assert (await one.head())[0] == 405
+    await one.close()
+    session.fields["mcp_session_id"] = "A" + session.fields["mcp_session_id"]
+    assert (await session.call("pid")).status == 404
+    async with Client(f"http://127.0.0.1:{port}/mcp", revision="2025-11-25") as client:
+        assert not client.server_capabilities.tools
+        assert not (await client.call_tool("pid")).is_error
+
+
+async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(uvicorn: Any, server_file: Path) -> None:
+    mounted = "__import__('starlette.applications').applications.Starlette(lifespan=tools.lifespan)"
+    made = f"tools = server.asgi(); app = {mounted}; app.mount('/tools', tools)"
+    for lifespan, warned in (("tools.lifespan", False), ("None", True)):
+        fleet, port = await uvicorn(made=f"None; {made.replace('tools.lifespan', lifespan)}")
+        one = await Line.to(port)
+        assert (await one.get("/tools/health")).status == 200
+        await one.close()
+        await fleet.end()
+        assert any("does not start it" in text for text in fleet.log) is warned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,33 @@ async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_
             flag.unlink()
             assert (await calling).content[0].text == "done"
     assert len(heard) == 12
+
+
+async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    sessions = [await Session(fleet.port).begin() for _ in range(6)]
+    assert {(await session.call("pid")).value for session in sessions} <= fleet.workers()
+    for _ in range(4):
+        one = await Line.to(fleet.port)
+        text = (await one.get("/metrics")).body.decode()
+        assert (await one.get("/readyz")).status == 200
+        await one.close()
+        numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert numbers["mcp_server_workers"] == "2"
+        assert numbers["mcp_server_sessions"] == "6"
+        calls = 'mcp_server_operation_duration_seconds_count{mcp_method_name="tools/call",gen_ai_tool_name="pid"}'
+        assert numbers[calls] == "6"
+
+
+async def test_a_change_is_told_to_the_clients_of_all_workers(serve: Any, heard: Any) -> None:
+    fleet = await serve("--workers", "2")
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(fleet.url, revision=revision, message_handler=heard))
+            for revision in ("2025-06-18", "2025-11-25") * 4
+        ]
+        for client in clients:
+            await client.subscribe("note://one")
+        workers = {(await client.call_tool("touch")).content[0].text for client in clients[:1]}
+        assert len(workers) == 1
+        await heard.until("notifications/resources/updated", len(clients))

@@ -18,6 +18,7 @@ from portico import (
     Depends,
     Elicit,
     ListRoots,
+    ProtocolError,
     Resolve,
     Server,
     ToolError,
@@ -325,3 +326,29 @@ def test_options_by_their_names_there() -> None:
     assert server.sse_app() is not None
     with pytest.raises(UsageError, match="no log level"):
         Server(log_level="loud")
+
+
+async def test_what_has_a_tag_can_be_taken_away_and_brought_back() -> None:
+    server = Server()
+    server.add_tool(lambda: 1, name="one", tags={"beta"})
+    server.add_tool(lambda: 2, name="two")
+    async with Client(server) as client:
+        server.disable(tags={"beta"})
+        assert [one.name for one in await client.list_tools()] == ["two"]
+        with pytest.raises(ProtocolError):
+            await client.call_tool("one")
+        server.enable(tags={"beta"})
+        assert {one.name for one in await client.list_tools()} == {"one", "two"}
+
+
+async def test_the_highest_version_of_a_tool_has_its_name() -> None:
+    server = Server()
+    server.add_tool(lambda: "nine", name="add", version="1.9")
+    server.add_tool(lambda: "ten", name="add", version="1.10")
+    server.add_tool(lambda: "two", name="add", version="1.2")
+    async with Client(server) as client:
+        assert [one.name for one in await client.list_tools()] == ["add"]
+        assert (await client.call_tool("add")).data == "ten"
+        assert (await client.call_tool("add@1.2")).data == "two"
+    with pytest.raises(UsageError, match="already a tool"):
+        server.add_tool(lambda: "again", name="add", version="1.10")

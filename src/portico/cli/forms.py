@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from portico.wire.revisions import REVISIONS
 
 KINDS = ("tools", "resources", "templates", "prompts")
+EVERYTHING = "everything"
 CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
 MEMORY_ACTIONS = (
     "capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "model", "hook",
@@ -114,6 +115,16 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     check_text(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
     if child is not None:
         arguments.target = child
+    return arguments
+
+
+def complete_serving(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of `serve` with what was left out: a place to listen at means HTTP."""
+    places = (arguments.host, arguments.port, arguments.unix, arguments.fd, arguments.workers)
+    if arguments.transport is None:
+        arguments.transport = "stdio" if all(one is None for one in places) else "http"
+    arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
+    arguments.port = 8080 if arguments.port is None else arguments.port
     return arguments
 
 
@@ -224,7 +235,11 @@ FORMS: dict[str, CommandForm] = {
         (word("target", "file", nargs="?", help=f"{_SERVED}; {_GATEWAY}; none: the built-in services"),),
         {
             "": (
-                flag("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s"),
+                flag(
+                    "--transport",
+                    choices=("stdio", "http"),
+                    help="default: stdio; with --host, --port, --unix, --fd or --workers: http",
+                ),
                 flag(
                     "--lifecycle",
                     choices=("auto", "strict", "lenient"),
@@ -268,8 +283,8 @@ FORMS: dict[str, CommandForm] = {
             ),
             "what is stored": (*_STORE, _WORKING),
             "over HTTP": (
-                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
-                flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--host", help="the address to listen on (default: 127.0.0.1)"),
+                flag("--port", type=_port, help="the port (default: 8080; 0: any free one)"),
                 flag("--unix", metavar="PATH", help="listen on a Unix socket, which is for this user alone"),
                 flag(
                     "--fd",
@@ -317,6 +332,11 @@ FORMS: dict[str, CommandForm] = {
                     action="store_true",
                     help="serve the built-in services to every user of this machine, without a token",
                 ),
+                flag(
+                    "--stateless",
+                    action="store_true",
+                    help="keep no sessions: any process answers; without questions, server streams and subscriptions",
+                ),
                 flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
                 flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
                 flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),
@@ -325,10 +345,10 @@ FORMS: dict[str, CommandForm] = {
     ),
     "list": _asking(
         "list",
-        f"{'|'.join(KINDS)} TARGET",
-        f"{'|'.join(KINDS)} -- COMMAND …",
-        "List what a server has.",
-        (word("kind", choices=KINDS, metavar="|".join(KINDS)), _TARGET),
+        f"[{'|'.join(KINDS)}] TARGET",
+        f"[{'|'.join(KINDS)}] -- COMMAND …",
+        "List what a server has: everything, or one kind of it.",
+        (word("kind", choices=(*KINDS, EVERYTHING), metavar="|".join(KINDS)), _TARGET),
         _OUTPUT,
         _JSON,
     ),
@@ -346,6 +366,16 @@ FORMS: dict[str, CommandForm] = {
         flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
         _OUTPUT,
         _SAVE,
+    ),
+    "inspect": _asking(
+        "inspect",
+        "TARGET",
+        "-- COMMAND …",
+        "What a server is: name, instructions, capabilities, what it offers, how many tokens its tools take, and what\n"
+        "is wrong with them.",
+        (_TARGET,),
+        _OUTPUT,
+        _JSON,
     ),
     "read": _asking(
         "read",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from portico.cli.connect import run_with_client
-from portico.cli.forms import parse
+from portico.cli.forms import EVERYTHING, parse
 from portico.cli.names import remember
 from portico.cli.printer import Printer
 from portico.client.client import Client
@@ -32,12 +32,20 @@ class ListKind(NamedTuple):
 
 
 def run(words: list[str]) -> int:
+    if not set(KINDS).intersection(words[: words.index("--")] if "--" in words else words):
+        words = [EVERYTHING, *words]
     arguments = parse("list", words)
     return run_with_client(arguments, lambda client, printer: _list(client, printer, arguments))
 
 
 async def _list(client: Client, printer: Printer, arguments: argparse.Namespace) -> int:
-    kind = KINDS[arguments.kind]
+    for name in KINDS if arguments.kind == EVERYTHING else (arguments.kind,):
+        await _list_kind(client, printer, arguments, name)
+    return 0
+
+
+async def _list_kind(client: Client, printer: Printer, arguments: argparse.Namespace, name: str) -> None:
+    kind = KINDS[name]
     items: list[Any] = []
     names: dict[str, dict[str, list[str]]] = {}
     async for one in _each(client, kind):
@@ -51,9 +59,8 @@ async def _list(client: Client, printer: Printer, arguments: argparse.Namespace)
             printer.aside(f"portico: there are more; these are the first {MOST_ROWS}. --json gives all.")
             break
     if printer.form != "json":
-        _show(printer, arguments.kind, kind, items)
-    remember(arguments.target, arguments.kind, names)
-    return 0
+        _show(printer, name, kind, items)
+    remember(arguments.target, name, names)
 
 
 async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from portico._lazy import load_module
 from portico.cli import local_token
 from portico.cli.data import made_directory, store_url
-from portico.cli.forms import parser_for
+from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
 from portico.server.server import Server
 from portico.transport import modules, stdio
@@ -24,7 +24,7 @@ from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
-    arguments = parser_for("serve").parse_args(words)
+    arguments = complete_serving(parser_for("serve").parse_args(words))
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
@@ -47,6 +47,8 @@ def run(words: list[str]) -> None:
     elif arguments.transport == "http" and _is_gateway(arguments):
         _serve_gateway(server, arguments, options)
     else:
+        if arguments.transport == "stdio" and sys.stdin.isatty():
+            print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
         server.run(arguments.transport, **options)
 
 
@@ -268,7 +270,7 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "unix", "fd", "workers", "path", "insecure", "sse", "certificate", "key")
+    names = ("host", "port", "unix", "fd", "workers", "path", "stateless", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
     lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
     return given | {name: getattr(arguments, option) for name, option in lists.items()}

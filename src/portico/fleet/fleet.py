@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import secrets
 import socket
 import stat
@@ -25,8 +26,8 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.auth.principal import Principal
-from portico.fleet import sending
-from portico.fleet.rows import FleetRows, SessionRow, opened
+from portico.fleet import sending, sums
+from portico.fleet.rows import LEASE_SECONDS, FleetRows, SessionRow, opened
 from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
@@ -34,10 +35,11 @@ from portico.store.transaction import LONGEST_PAYLOAD
 from portico.transport.http import refusals
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.exchange import Exchange
+from portico.transport.http.headers import Headers
 from portico.transport.http.listener import Listener
 from portico.transport.http.memo import SessionMemo
 from portico.transport.http.place import BACKLOG
-from portico.transport.http.response import Answer, Request, ResponseWriter
+from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
 from portico.transport.http.sessions import HttpSession
 from portico.wire.errors import UsageError
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico")
 
 RENEW_SECONDS = 5.0
+ASK_SECONDS = 2.0
 SWEEP_SECONDS = 300.0
 # How long the answer to a handshake waits for its row; a session without one is there as long as its worker.
 WRITE_SECONDS = 1.0
@@ -55,6 +58,7 @@ MOST_HOPS = 2
 MOST_KNOWN = 100_000
 LONGEST_PATH = 100
 
+_WORKER = re.compile(r"[0-9a-f]{16}").fullmatch
 _CHANGE = tuple[str, str, str, str | None]
 
 Again = Callable[[Request, ResponseWriter], Any]
@@ -104,6 +108,8 @@ class Fleet:
         self._inner = Listener(exchange)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changes: dict[str, None] = {}
+        # When the store has last known of us.
+        self._renewed = -LEASE_SECONDS
         self._rows: FleetRows | None = None
         self._tending: asyncio.Task[None] | None = None
         # Sessions that are not where their ids say.
@@ -136,6 +142,7 @@ class Fleet:
 
     async def _renew(self, rows: FleetRows) -> None:
         await rows.renew(self._place.address)
+        self._renewed = time.monotonic()
         if self._place.key is None:
             keys = await rows.keys(self._place.server)
             if keys != self._keys.keys:
@@ -167,11 +174,7 @@ class Fleet:
             log.warning("the other workers are not told where we are: %s", failure)
 
     async def leave(self) -> None:
-        """Leave the sessions to the others, as far as that can be done."""
-        try:
-            await self.give_up()
-        except StoreError as failure:
-            log.warning("sessions could not be left to others: %s", failure)
+        await self.give_up()
 
     async def close(self) -> None:
         await self._inner.stop(0)
@@ -185,6 +188,36 @@ class Fleet:
         if self._opened is not None:
             os.close(self._opened)
             self._opened = None
+
+    # How it is
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.retiring and time.monotonic() - self._renewed < LEASE_SECONDS
+
+    def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
+        self._do(self._sum_metrics(own, then))
+
+    async def _sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
+        asked = await asyncio.gather(*(self._ask(other, "/metrics") for other in self._others()))
+        texts = [own, *(answer.body.decode() for answer in asked if answer is not None)]
+        then(sums.total(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n")
+
+    async def _ask(self, other: str, path: str) -> Answer | None:
+        """What another worker of this machine has at a path; None if it does not say."""
+        request = Request("GET", path, "", Headers())
+        collected = _OwnAnswer()
+        sealed = self._envelopes.seal(Forwarding(to=other), request)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await sending.send(self._path(other), request, collected, sealed)
+        except (OSError, TimeoutError):
+            return None
+        return collected.answered
+
+    def _others(self) -> list[str]:
+        """The workers of this machine, as far as their sockets say."""
+        return [name for name in os.listdir(self._folder) if _WORKER(name) and name != self.id]
 
     # What has changed
 
@@ -274,6 +307,9 @@ class Fleet:
         try:
             if given and self._rows is not None:
                 await self._rows.give_up(given)
+        except StoreError as failure:
+            # Their rows are still ours: they are found when we are gone, without the last events.
+            log.warning("sessions are left to others as they were last written down: %s", failure)
         finally:
             left.set()
             for id in given:
@@ -363,7 +399,7 @@ class Fleet:
 
     async def _leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
         """A worker that leaves takes nothing over: another one is to see to it."""
-        others = [name for name in os.listdir(self._folder) if len(name) == len(self.id) and name != self.id]
+        others = self._others()
         random.shuffle(others)
         for other in others if not request.hops else ():
             if await self._send(other, request, writer, seeks=True) == "answered":
@@ -452,6 +488,26 @@ class Fleet:
             writer.answer(Answer(sending.MISDIRECTED))
 
 
+class _OwnAnswer:
+    """A ResponseWriter for an answer that we have asked for ourselves."""
+
+    on_close: Callable[[], None] | None = None
+    answered: Answer | None = None
+
+    def answer(self, answer: Answer) -> None:
+        self.answered = answer
+
+    def start(self, status: int, headers: Pairs) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def abort(self) -> None: ...
+
+    def buffered(self) -> int:
+        return 0
+
+    async def drain(self) -> None: ...
+
+
 class _NotFound(Exception):
     """There is no such session."""
 
@@ -496,9 +552,9 @@ def _remove(path: str) -> bool:
     return True
 
 
-def shared_folder(store: str) -> str:
-    """A folder of this user, the same for all processes of this machine that share a store."""
-    name = f"portico-{os.getuid()}-{sha256(store.encode()).hexdigest()[:12]}"
+def shared_folder(store: str, server: str) -> str:
+    """A folder of this user, the same for all processes of this machine that are one server by their store."""
+    name = f"portico-{os.getuid()}-{sha256(f'{store} {server}'.encode()).hexdigest()[:12]}"
     path = os.path.join(tempfile.gettempdir(), name)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)

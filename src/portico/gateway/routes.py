@@ -212,6 +212,10 @@ class Routes:
         """Upstreams are routed to by the names that they list, so there is one name for each."""
         return name if self.owner_of(kind, name) is not None else None
 
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        """What an upstream hides from a caller, it says itself when it is asked."""
+        return False
+
     # Lists
 
     async def settled(self, seconds: float | None = None) -> None:

@@ -117,6 +117,8 @@ class Session:
         self._ready: asyncio.Event | None = None
         # While the handler's word on what it is comes from a task.
         self._settling = False
+        # Whether all of its requests come to this object: otherwise nothing is offered that outlives a request.
+        self.lasting = True
         # Told when there are other facts.
         self.on_change: Callable[[], None] | None = None
 
@@ -288,9 +290,10 @@ class Session:
             self.stream.revision = revision
             # 2025-03-26 is the only revision whose text has batches; the one before was silent about them.
             self.stream.batches = revision <= V2025_03_26
+        offered = about.capabilities if self.lasting else _without_streams(about.capabilities)
         result = InitializeResult(
             protocol_version=revision,
-            capabilities=_with_tasks(about.capabilities, revision, call.anonymous),
+            capabilities=_with_tasks(offered, revision, call.anonymous),
             server_info=self._server_info(about),
             instructions=about.instructions,
         )
@@ -444,6 +447,14 @@ class Session:
         relay = self._subscribed.pop(uri, None)
         if relay is not None:
             relay.end()
+
+
+def _without_streams(offered: ServerCapabilities) -> ServerCapabilities:
+    """What can be offered in a session of which each request is alone."""
+    lists: dict[str, Any] = {
+        name: {} for name in ("tools", "prompts", "resources") if getattr(offered, name) is not None
+    }
+    return replace(offered, logging=None, **lists)
 
 
 def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:

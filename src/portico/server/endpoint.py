@@ -69,6 +69,7 @@ class EndpointOptions(TypedDict, total=False):
     sse: bool
     assume: Revision | None
     lifecycle: Lifecycle
+    stateless: bool
     longest_body: int
     most_in_flight: int
     most_in_flight_per_client: int
@@ -195,7 +196,7 @@ def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> F
         if server.tasks is not None:
             server.store = at.store
     else:
-        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store))
+        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store, server.name))
     return FleetWorker(post, made, place, _fleet(server, made, at))
 
 
@@ -223,7 +224,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
         if store is None or (parse(store)[0] == "sqlite" and not files):
             yield None
             return
-        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store))
+        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store, server.name))
         at.address = os.environ.get("PORTICO_ADDRESS")
         fleet = _fleet(server, made, at)
         try:
@@ -326,6 +327,7 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
         "allow_origins": origins,
         "trusted_proxies": proxies,
         "local_only": _local_service(server) is not None,
+        "carried_key": server.seal.lasting if options.get("stateless") else None,
     }
     return Settings(**_fields(Settings, options) | decided)
 

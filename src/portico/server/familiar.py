@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.rpc.call import Call
+from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
@@ -190,6 +191,22 @@ class FamiliarServer:
     def add_middleware(self: Any, middleware: Any) -> None:
         self.use(middleware)
 
+    # Showing and hiding
+
+    def disable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
+        """Take away what has one of these names or tags, until `enable` brings it back. Listeners are told."""
+        registry = self.registry
+        everything = (one for catalog in self.catalogs.values() for one in list(catalog))
+        for one in [one for one in everything if _is_meant(one, names, tags)]:
+            registry.remove(one)
+            self._disabled.append(one)
+
+    def enable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
+        """Bring back what `disable` has taken away."""
+        back = [one for one in self._disabled if _is_meant(one, names, tags)]
+        self._disabled = [one for one in self._disabled if one not in back]
+        self.registry.add_all(back)
+
     # Looking at what there is
 
     async def list_tools(self: Any) -> list[Any]:
@@ -222,6 +239,11 @@ class FamiliarServer:
         """The result of a tool, called from the inside."""
         params = Raw(msgspec.json.encode({"name": name, "arguments": arguments or {}}))
         return await self(Call(method="tools/call", params=params, id=0, revision=LATEST))
+
+
+def _is_meant(component: Any, names: Collection[str], tags: Collection[str]) -> bool:
+    own = (component.definition.meta or {}).get(TAGS, ())
+    return component.name in names or getattr(component, "uri", "") in names or not set(tags).isdisjoint(own)
 
 
 def set_log_level(level: str) -> None:

@@ -116,6 +116,11 @@ class Seal:
         keys = [self._given] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
         return (hmac.digest(key, body, "sha256") for key in keys)
 
+    @property
+    def lasting(self) -> bytes:
+        """The key that was given. Without one, the name: a guard against mistakes, and not against intent."""
+        return self._given or self._name.encode()
+
     def derived(self, purpose: bytes) -> bytes:
         """Another key, for something else that the same processes share."""
         return self._mac(b"derived for " + purpose)

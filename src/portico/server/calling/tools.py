@@ -73,6 +73,7 @@ class Tool:
         # What it was called when it was written, whatever name it is listed under.
         self.inward = self.name
         self.task = config_of(options.get("task", "never"), self.name)
+        self.version = options.get("version")
         self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
         self.scopes = frozenset(options.get("scopes", ()))
         # Whether a Call may be answered: says so, or raises.

@@ -130,7 +130,11 @@ class Registry:
     # Registering
 
     def add_all(self, components: list[Component]) -> None:
-        """Add all of them or, if a name is taken, none; then no listener is told of a change. Raises UsageError."""
+        """Add all of them or, if a name is taken, none; then no listener is told of a change. Raises UsageError.
+
+        Of several versions of a tool the highest has the name; each is also called by its name and version, `add@1.0`.
+        """
+        components = [one for one in components if not self._add_version(one)]
         taken: set[tuple[str, str]] = set()
         for component in components:
             for kind, key in _keys(component):
@@ -139,6 +143,21 @@ class Registry:
                 taken.add((kind, key))
         for component in components:
             self._add(component)
+
+    def _add_version(self, component: Component) -> bool:
+        """Whether it is another version of a tool that is there, and was added as such."""
+        known = self.tools.get(component.name) if isinstance(component, Tool) else None
+        if known is None or not isinstance(component, Tool) or None in (component.version, known.version):
+            return False
+        if component.version == known.version:
+            return False
+        higher = _order(component.version) > _order(known.version)
+        if higher:
+            self.remove(known)
+            self._add(component)
+        for one in (known, component):
+            self.by_name[f"{one.name}@{one.version}"] = one
+        return True
 
     def _is_taken(self, kind: str, key: str) -> bool:
         if kind == "tool":
@@ -191,3 +210,9 @@ def _keys(component: Component) -> list[tuple[str, str]]:
     if isinstance(component, Prompt):
         return [("prompt", component.name)]
     return [("resource", component.uri)] if isinstance(component, Resource) else []
+
+
+def _order(version: str | None) -> list[tuple[int, str]]:
+    """Versions in their order: numbers as numbers."""
+    parts = (version or "").replace("-", ".").split(".")
+    return [(int(one), "") if one.isdecimal() and len(one) < 10 else (-1, one) for one in parts]

@@ -63,6 +63,7 @@ class Admission:
         paths: Callable[[], Collection[str]],
         needs: Needs,
         fetcher: Fetcher = fetch,
+        told: Callable[[int, str, str | None], None] | None = None,
     ) -> None:
         if auth is not None and auth.public_url is not None:
             # Some say the URL of the endpoint itself.
@@ -75,6 +76,7 @@ class Admission:
         self._paths = paths
         self._needs = needs
         self._fetch = fetcher
+        self._told = told
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
 
     def pages(self) -> list[PageRoute]:
@@ -218,6 +220,8 @@ class Admission:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
             fields = self.auth.challenges(_here(request), self._asked(request), needed, error=code, nonce=nonce)
+        if self._told is not None:
+            self._told(401, error or reason, request.peer)
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
     def _refused(self, request: Request, failure: Exception) -> Answer:
@@ -239,6 +243,8 @@ class Admission:
 
     def _forbidden(self, request: Request, scopes: Collection[str]) -> Answer:
         needed = frozenset(scopes) | self._needed(request.headers)
+        if self._told is not None:
+            self._told(403, "insufficient_scope", request.peer)
         return self.forbidden(request, needed) or refusals.error(
             request, 403, "Forbidden: the token has not the scopes"
         )

@@ -46,3 +46,12 @@ class Elsewhere(Protocol):
 
     async def leave(self) -> None:
         """This process ends: its sessions are left to the others."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether others know of us, and we stay."""
+        ...
+
+    def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
+        """Add to our numbers those of the others on this machine."""
+        ...

@@ -7,6 +7,7 @@ its header that has no handshake, is judged alone; anything else belongs to a se
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import refusals, sse
+from portico.transport.http.carried import CarriedSessions
 from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.headers import Headers
 from portico.transport.http.memo import SessionMemo
@@ -26,7 +28,9 @@ from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pai
 from portico.transport.http.sessions import HttpSession, Sessions
 from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
+from portico.wire.errors import ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
+from portico.wire.methods import METHODS
 from portico.wire.revisions import Revision
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ class Endpoint:
         self._old: dict[str, _OldStream] = {}
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
+        self.carried = CarriedSessions(settings.carried_key) if settings.carried_key is not None else None
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Be one of several processes."""
@@ -102,6 +107,9 @@ class Endpoint:
         self, frame: Frame | list[Frame | Malformed], request: Request, writer: ResponseWriter
     ) -> None:
         headers = request.cors
+        if self.carried is not None:
+            self._post_carried(self.carried, frame, request, writer)
+            return
         if isinstance(frame, Frame) and frame.method == "initialize":
             session = self._new_session(request)
             if not self.sessions.add(session):
@@ -116,6 +124,35 @@ class Endpoint:
                 writer.answer(found)
                 return
             session = found
+            refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
+            if refusal is not None:
+                writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
+                return
+        self._accept(session, frame, request, writer, headers)
+
+    def _post_carried(
+        self,
+        carried: CarriedSessions,
+        frame: Frame | list[Frame | Malformed],
+        request: Request,
+        writer: ResponseWriter,
+    ) -> None:
+        """In a session that the client carries in its id."""
+        session = self._new_session(request)
+        headers = request.cors
+        if isinstance(frame, Frame) and frame.method == "initialize":
+            session.carry(None)
+            # What is wrong with it is said where it is read in earnest.
+            with suppress(ProtocolError):
+                id = carried.make(METHODS["initialize"].decode(frame.params))
+                headers = ((b"mcp-session-id", id.encode()), *headers)
+        else:
+            facts = carried.read(request.headers.get(http.SESSION, b"").decode("latin-1"))
+            if facts is None:
+                id_of = frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None
+                writer.answer(refusals.error(request, 404, "Session not found", request.cors, id_of))
+                return
+            session.carry(facts)
             refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
             if refusal is not None:
                 writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
@@ -204,6 +241,9 @@ class Endpoint:
         if not takes and not refusals.is_modern(request):
             writer.answer(refusals.error(request, 406, "Not acceptable: this is a stream of events"))
             return
+        if self.carried is not None:
+            writer.answer(Answer(405, (*TEXT, (b"allow", b"POST, DELETE")), b"Method not allowed: stateless\n"))
+            return
         if self._is_elsewhere(request, writer, self._get):
             return
         session = self._session(request)
@@ -216,6 +256,9 @@ class Endpoint:
             session.resume(last.decode("latin-1"), writer, request.cors)
 
     def _delete(self, request: Request, writer: ResponseWriter) -> None:
+        if self.carried is not None:
+            writer.answer(Answer(204, request.cors))
+            return
         if self._is_elsewhere(request, writer, self._delete):
             return
         session = self._session(request)

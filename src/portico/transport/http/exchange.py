@@ -38,6 +38,7 @@ KEEP_ALIVE_SECONDS = 15.0
 ENDING_SECONDS = 10.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz", "/readyz"})
+_NUMBERS: Pairs = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class Settings(Struct, kw_only=True):
@@ -61,6 +62,8 @@ class Settings(Struct, kw_only=True):
     assume: Revision | None = None
     # "strict": sessions wait for `initialized`, although POSTs may overtake each other.
     lifecycle: Lifecycle = "auto"
+    # What the ids of sessions are signed with that clients carry; None: sessions are kept here.
+    carried_key: bytes | None = None
     longest_body: int = LONGEST_BODY
     # How much the bodies of all requests may have together, from their first byte to their answers.
     most_body_bytes: int = MOST_BODY_BYTES
@@ -288,7 +291,8 @@ class Exchange:
         tokens = BearerTokens(settings.token, settings.operator_token) if given else None
         if tokens is None and auth is None:
             return None
-        return Admission(tokens, auth, settings.path, lambda: self._endpoints, members(self.handler).needs)
+        about = members(self.handler)
+        return Admission(tokens, auth, settings.path, lambda: self._endpoints, about.needs, told=about.refused)
 
     def _admit(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
         """It was let in before its body was read, but what it shows may be good no longer, or wait to be verified."""
@@ -329,7 +333,8 @@ class Exchange:
     def _show_readiness(self, request: Request, writer: ResponseWriter) -> None:
         """Whether calls can be answered. What that depends on is told to those who are let in."""
         depends = members(self.handler).readiness()
-        ready = not self.draining and not (depends and all(depends.values()))
+        known = self.elsewhere is None or self.elsewhere.is_ready
+        ready = not self.draining and known and not (depends and all(depends.values()))
         lines = ["draining" if self.draining else "ok" if ready else "not ready"]
         if self._admission is None or self._admission.refuse(request) is None:
             lines += [f"{name}: {wrong or 'ok'}" for name, wrong in depends.items()]
@@ -343,9 +348,11 @@ class Exchange:
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
-        kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-        more = "".join(f"{line}\n" for line in members(self.handler).measures())
-        writer.answer(Answer(200, kind, (self.metrics.text(gauges) + more).encode()))
+        own = self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
+        if self.elsewhere is None or request.hops:
+            writer.answer(Answer(200, _NUMBERS, own.encode()))
+        else:
+            self.elsewhere.sum_metrics(own, lambda text: writer.answer(Answer(200, _NUMBERS, text.encode())))
 
     # Time, and the end
 

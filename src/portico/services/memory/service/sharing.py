@@ -20,7 +20,7 @@ class Groups(Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: Annotated[str | None, "What was done"] = None
 
 
-class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WebhookList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     webhooks: Annotated[list[HookState], "The webhooks that are meant"]
     note: Annotated[str | None, "What is to be known about them"] = None
 
@@ -70,15 +70,15 @@ class SharingTools:
         ctx: Context,
         action: Annotated[Literal["list", "test"], "list: how they do; test: send one message now"] = "list",
         name: Annotated[str | None, Meta(max_length=200, description="For test: which one")] = None,
-    ) -> Hooks:
+    ) -> WebhookList:
         """Who is told of changes, and how that goes. Webhooks are settings of the server: no call can add one."""
         hooks = self._access.webhooks
         if action == "list":
             found = hooks.states()
-            return Hooks(webhooks=found, note=None if found else "There are none in the settings of this server.")
+            return WebhookList(webhooks=found, note=None if found else "There are none in the settings of this server.")
         tried = await hooks.test(name or "")
         if tried is None:
             raise InvalidInput(f"There is no webhook {(name or '')[:80]!r}. The action list shows those there are.")
         answered = tried.last.isdigit()
         note = f"It answered {tried.last}." if answered else f"Nothing was delivered: {tried.last}."
-        return Hooks(webhooks=[tried], note=note)
+        return WebhookList(webhooks=[tried], note=note)

@@ -1,0 +1,250 @@
+"""Middleware as classes: a method for each thing that can be asked, and some that most servers want sooner or later.
+
+    class Greeting(Hooks):
+        async def on_call_tool(self, context, call_next):
+            return await call_next(context)
+
+A function from Handler to Handler is a middleware too, and costs less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from types import CoroutineType
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from portico.rpc.call import Call, Handler
+from portico.rpc.identity import identity_of
+from portico.wire.content import TextContent
+from portico.wire.errors import ProtocolError, ToolError
+from portico.wire.methods import METHODS
+from portico.wire.prompts import ListPromptsResult
+from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
+from portico.wire.tools import CallToolResult, ListToolsResult
+
+log = logging.getLogger("portico.requests")
+
+_HOOKS = {
+    "tools/call": "on_call_tool",
+    "tools/list": "on_list_tools",
+    "resources/read": "on_read_resource",
+    "resources/list": "on_list_resources",
+    "resources/templates/list": "on_list_resource_templates",
+    "prompts/get": "on_get_prompt",
+    "prompts/list": "on_list_prompts",
+    "completion/complete": "on_complete",
+    "server/discover": "on_initialize",
+}
+_LISTS: dict[str, Any] = {
+    "tools/list": ListToolsResult,
+    "resources/list": ListResourcesResult,
+    "resources/templates/list": ListResourceTemplatesResult,
+    "prompts/list": ListPromptsResult,
+}
+
+
+class MiddlewareContext(Struct, frozen=True):
+    """One request on its way: `message` is its params, read."""
+
+    call: Call
+    method: str
+    message: Any = None
+    timestamp: float = 0.0
+    source: str = "client"
+
+    @property
+    def type(self) -> str:
+        return "notification" if self.call.id is None else "request"
+
+    @property
+    def name(self) -> str:
+        """Of the tool, prompt or resource that it is about; otherwise nothing."""
+        return str(getattr(self.message, "name", None) or getattr(self.message, "uri", ""))
+
+    def copy(self, **changes: Any) -> MiddlewareContext:
+        return msgspec.structs.replace(self, **changes)
+
+
+CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
+
+
+class Hooks:
+    """A middleware with a method for each thing that can be asked; what a subclass has not, is passed on.
+
+    Each takes the context and `call_next`, and returns the result: `on_message` sees everything, `on_request` what is
+    answered, `on_call_tool`, `on_list_tools`, `on_read_resource`, `on_list_resources`, `on_list_resource_templates`,
+    `on_get_prompt`, `on_list_prompts`, `on_complete` and `on_initialize` one method each. A list is its result with
+    one page in it.
+    """
+
+    def __call__(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            async def innermost(context: MiddlewareContext) -> Any:
+                result = await handler(_called(call, context))
+                kind = _LISTS.get(context.method)
+                return (
+                    msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
+                )
+
+            return await self._chain(call.method, innermost)(_context(call))
+
+        return handle
+
+    def _chain(self, method: str, innermost: CallNext) -> CallNext:
+        chain = innermost
+        for name in (_HOOKS.get(method), "on_request", "on_message"):
+            hook = None if name is None else getattr(self, name, None)
+            if hook is not None:
+                chain = _around(hook, chain)
+        return chain
+
+
+def _around(hook: Any, inner: CallNext) -> CallNext:
+    async def call(context: MiddlewareContext) -> Any:
+        return await hook(context, inner)
+
+    return call
+
+
+def _context(call: Call) -> MiddlewareContext:
+    message = None
+    if call.method in METHODS and call.id is not None:
+        message = call.typed()
+    return MiddlewareContext(call, call.method, message, time.time())
+
+
+def _called(call: Call, context: MiddlewareContext) -> Call:
+    """The Call as the hooks have left it: another message is other params."""
+    if context.message is None or (context.call is call and context.message is _read(call)):
+        return context.call
+    return msgspec.structs.replace(context.call, params=Raw(msgspec.json.encode(context.message)), read=None)
+
+
+def _read(call: Call) -> Any:
+    return None if call.read is None else call.read[1]
+
+
+# Ready made
+
+
+class LoggingMiddleware(Hooks):
+    """A line for each request: what it was, about what, what came of it, and how long it took."""
+
+    def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
+        self._log = logger or log
+        self._level = level
+
+    async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        began = time.perf_counter()
+        outcome = "ok"
+        try:
+            result = await call_next(context)
+            if getattr(result, "is_error", False):
+                outcome = "refused"
+            return result
+        except BaseException as failure:
+            outcome = type(failure).__name__
+            raise
+        finally:
+            took = 1000 * (time.perf_counter() - began)
+            self._log.log(self._level, "%s %s: %s in %.1f ms", context.method, context.name or "-", outcome, took)
+
+
+TimingMiddleware = LoggingMiddleware
+
+
+class RetryMiddleware(Hooks):
+    """Calls a tool again that failed for want of a connection or of time. Only for tools that may run twice."""
+
+    def __init__(
+        self,
+        retries: int = 2,
+        delay: float = 0.1,
+        errors: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+    ) -> None:
+        self._retries, self._delay, self._errors = retries, delay, errors
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        for attempt in range(self._retries):
+            try:
+                return await call_next(context)
+            except self._errors:
+                await asyncio.sleep(self._delay * 2**attempt)
+        return await call_next(context)
+
+
+class ResponseCachingMiddleware(Hooks):
+    """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those."""
+
+    def __init__(self, tools: Collection[str], seconds: float = 60.0, most: int = 1_000) -> None:
+        self._tools, self._seconds, self._most = frozenset(tools), seconds, most
+        self._kept: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        params = context.message
+        if params.name not in self._tools or params.request_state is not UNSET:
+            return await call_next(context)
+        arguments = msgspec.json.decode(params.arguments or b"{}")
+        said = msgspec.json.encode([params.name, arguments], order="deterministic")
+        key = (identity_of(context.call.principal), context.call.revision, said)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] > time.monotonic():
+            return kept[1]
+        result = await call_next(context)
+        if isinstance(result, CallToolResult) and not result.is_error:
+            self._kept[key] = (time.monotonic() + self._seconds, result)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return result
+
+
+class ResponseLimitingMiddleware(Hooks):
+    """Cuts off results that would fill a model's window: beyond `longest` characters a text ends with a remark."""
+
+    def __init__(self, longest: int = 100_000) -> None:
+        self._longest = longest
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        result = await call_next(context)
+        if not isinstance(result, CallToolResult):
+            return result
+        length = sum(len(one.text) for one in result.content if isinstance(one, TextContent))
+        if length <= self._longest:
+            return result
+        left, kept = self._longest, []
+        for one in result.content:
+            if isinstance(one, TextContent):
+                kept.append(msgspec.structs.replace(one, text=one.text[:left]))
+                left -= min(left, len(one.text))
+            else:
+                kept.append(one)
+        kept.append(
+            TextContent(text=f"(cut off: the result has {length:,} characters, and {self._longest:,} are shown)")
+        )
+        return CallToolResult(content=kept, is_error=result.is_error, meta=result.meta)
+
+
+class ErrorHandlingMiddleware(Hooks):
+    """Tells a function of every unexpected error, and passes it on. `on_error` gets the error and the context."""
+
+    def __init__(self, on_error: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:
+        self._on_error = on_error
+
+    async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next(context)
+        except (ProtocolError, ToolError):
+            raise
+        except Exception as failure:
+            if self._on_error is not None:
+                told = self._on_error(failure, context)
+                if isinstance(told, CoroutineType):
+                    await cast("Awaitable[Any]", told)
+            raise
