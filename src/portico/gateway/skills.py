@@ -25,7 +25,7 @@ SCHEME = "skill://"
 MOST_PAGES, MOST_SKILLS = 100, 10_000
 
 
-class SkillHost(Protocol):
+class UpstreamSkillHost(Protocol):
     """What the gateway knows: its upstreams, and who may see what of them."""
 
     @property
@@ -39,7 +39,7 @@ class _SkillPage(Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-class _Located(Struct):
+class _SkillAddress(Struct):
     uri: str
 
 
@@ -49,7 +49,7 @@ class GatewaySkills(Service):
 
     name = "portico/gateway-skills"
 
-    def __init__(self, host: Callable[[], SkillHost]) -> None:
+    def __init__(self, host: Callable[[], UpstreamSkillHost]) -> None:
         super().__init__()
         self._host = host
 
@@ -73,7 +73,7 @@ class GatewaySkills(Service):
         """All on one page: there are few, and each names every file that it has."""
         found: dict[str, Raw] = {}
         async for entry in self._own(own, call):
-            found.setdefault(msgspec.json.decode(entry, type=_Located).uri, entry)
+            found.setdefault(msgspec.json.decode(entry, type=_SkillAddress).uri, entry)
         for upstream in self._upstreams():
             try:
                 for uri, entry in await self._of(upstream, call):
@@ -104,7 +104,7 @@ class GatewaySkills(Service):
             said = await upstream.call(replace(call, params=params, read=None, facet=None), bytes)
             try:
                 page = msgspec.json.decode(said.result, type=_SkillPage)
-                found += [(msgspec.json.decode(one, type=_Located).uri, one) for one in page.skills]
+                found += [(msgspec.json.decode(one, type=_SkillAddress).uri, one) for one in page.skills]
             except (msgspec.DecodeError, RecursionError):
                 break
             cursor = page.next_cursor
