@@ -143,6 +143,7 @@ class Gateway(Server):
         """A tool for people who want to connect their account before anything of the upstream is known to them."""
         if isinstance(upstream.auth, UserAuth):
             name = upstream.settings.outward(CONNECT)
+            self.accounts[upstream.alias] = upstream.auth.account
             self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
@@ -171,6 +172,7 @@ class Gateway(Server):
             return
         if isinstance(upstream.auth, UserAuth):
             super().remove(upstream.settings.outward(CONNECT))
+            del self.accounts[name]
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
