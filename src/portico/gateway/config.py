@@ -15,9 +15,9 @@ from typing import Any, Literal, TypedDict
 
 from msgspec import Struct, field
 
+from portico._lazy import load_module
 from portico._options import check_options
 from portico.access import settings as access
-from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
@@ -230,7 +230,7 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
     if "auth" in given:
-        check_outgoing(f"upstream.{alias}", given["auth"])
+        load_module("portico.access.outgoing_settings").check(f"upstream.{alias}", given["auth"])
         given["auth"] = dict(given["auth"])
         if not isinstance(target, Url) and target is not None:
             raise UsageError(f"upstream.{alias}: auth is for servers at a URL")

@@ -7,10 +7,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
-from portico.access.outgoing import OutgoingAuth
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.health import Breaker
@@ -20,6 +19,9 @@ from portico.rpc.identity import identity_of
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
+
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
 
 log = logging.getLogger("portico.gateway")
 

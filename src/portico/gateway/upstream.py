@@ -10,13 +10,12 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
-from portico.access.outgoing import OutgoingAuth
 from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
@@ -43,6 +42,9 @@ from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
 from portico.wire.skills import EXTENSION as SKILLS
 from portico.wire.tasks import EXTENSION
+
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
 
 log = logging.getLogger("portico.gateway")
 
