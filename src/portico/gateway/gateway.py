@@ -35,7 +35,9 @@ from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
+from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Service
+from portico.server.registry.views import KINDS
 from portico.server.server import Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
@@ -275,6 +277,13 @@ class Gateway(Server):
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""
         await self._routes.settled(seconds)
+
+    def everything(self) -> Iterator[tuple[Kind, Owned]]:
+        """All that there is, by whose it is: our own, and what the upstreams have listed."""
+        for method, kind in KINDS.items():
+            yield from ((kind, self.owned(one)) for one in self.catalogs[method])
+            for route in self._routes.table.routes(method).values():
+                yield kind, Owned(route.upstream.alias, route.inward)
 
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""

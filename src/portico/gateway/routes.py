@@ -263,11 +263,24 @@ class Routes:
                 self._parts.clear()
                 self._pages.clear()
             found = self._parts[key] = self._part(catalog, facet, view, revision, start)
-        hints = catalog.hints
+        hints = self._hints(catalog, view)
         page = self._pages.get(key)
         if page is None or page[0] != hints:
             page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
         return page[1]
+
+    def _hints(self, catalog: Catalog[Any], view: CallerView | None) -> Mapping[str, Any]:
+        """How long a list may be kept by those who are given it, and whether they may share it: as all of its parts
+        allow. What depends on the caller, or on an approval, is shared with no other."""
+        parts = [one for one in (upstream.hints(catalog.method) for upstream in self.upstreams.values()) if one]
+        if not parts:
+            return catalog.hints
+        seconds, public = min(seconds for seconds, _ in parts), all(public for _, public in parts)
+        if len(catalog):
+            seconds = min(seconds, catalog.hints["ttl_ms"] / 1000)
+            public = public and catalog.hints["cache_scope"] == "public"
+        shared = public and view is None and self.protection is None and not self.table.held
+        return {"ttl_ms": int(seconds) * 1000, "cache_scope": "public" if shared else "private"}
 
     def _part(
         self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
