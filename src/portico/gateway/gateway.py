@@ -157,7 +157,7 @@ class Gateway(Server):
         connecting = _connecting(upstream)
         if connecting is not None:
             name = upstream.settings.outward(connecting.CONNECT)
-            self.accounts[upstream.alias] = upstream.auth.account
+            self.accounts[upstream.alias] = connecting.account_at(upstream)
             self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
