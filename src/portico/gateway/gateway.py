@@ -161,6 +161,7 @@ class Gateway(Server):
         connecting = _connecting(upstream)
         if connecting is not None:
             name = upstream.settings.outward(connecting.CONNECT)
+            self.accounts[upstream.alias] = connecting.account_at(upstream)
             self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
@@ -190,6 +191,7 @@ class Gateway(Server):
         connecting = _connecting(upstream)
         if connecting is not None:
             super().remove(upstream.settings.outward(connecting.CONNECT))
+            del self.accounts[name]
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
