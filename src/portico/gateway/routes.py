@@ -263,11 +263,24 @@ class Routes:
                 self._parts.clear()
                 self._pages.clear()
             found = self._parts[key] = self._part(catalog, facet, view, revision, start)
-        hints = catalog.hints
+        hints = self._hints(catalog, view)
         page = self._pages.get(key)
         if page is None or page[0] != hints:
             page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
         return page[1]
+
+    def _hints(self, catalog: Catalog[Any], view: CallerView | None) -> Mapping[str, Any]:
+        """How long a list may be kept by those who are given it, and whether they may share it: as all of its parts
+        allow. What depends on the caller, or on an approval, is shared with no other."""
+        parts = [one for one in (upstream.hints(catalog.method) for upstream in self.upstreams.values()) if one]
+        if not parts:
+            return catalog.hints
+        seconds, public = min(seconds for seconds, _ in parts), all(public for _, public in parts)
+        if len(catalog):
+            seconds = min(seconds, catalog.hints["ttl_ms"] / 1000)
+            public = public and catalog.hints["cache_scope"] == "public"
+        shared = public and view is None and self.protection is None and not self.table.held
+        return {"ttl_ms": int(seconds) * 1000, "cache_scope": "public" if shared else "private"}
 
     def _part(
         self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
@@ -364,6 +377,16 @@ class Routes:
         return await self.protection.admit(
             call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
         )
+
+    def may_see(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a resource of an upstream is shown to a caller."""
+        shown = upstream.settings.shows(uri) and (call.facet is None or call.facet.shows(upstream.alias, uri))
+        view = None if self.protection is None else self.protection.view(call)
+        return shown and (view is None or view.sees("resource", Owned(upstream.alias, uri)))
+
+    async def may_read(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a caller may have it."""
+        return self.may_see(call, upstream, uri) and await self._admits(call, "resource", Owned(upstream.alias, uri))
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()

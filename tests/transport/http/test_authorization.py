@@ -23,6 +23,7 @@ from portico.auth.verifiers.jwt import JwtVerifier
 from portico.auth.verifiers.proofs import RecentProofs
 from portico.auth.verifiers.token_file import hashed, new_token
 from portico.extend import serve_http
+from portico.transport.http.response import Answer
 from portico.wire.errors import InsufficientScope
 
 from .issuers import Issuer, Prover, b64, compact, signed
@@ -111,6 +112,7 @@ async def test_a_signed_token_is_who_it_says(guarded: Server, serve: Serve, issu
     assert len(issuer.fetched) == 2
 
 
+@pytest.mark.requirement("auth.tokens-validated")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -214,6 +216,17 @@ async def test_the_metadata_of_another_issuer_is_not_taken(serve: Serve, server:
     assert "/keys" not in issuer.fetched
 
 
+async def test_an_issuer_does_not_send_us_elsewhere(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    """A redirect is no document, and neither is one that has no end."""
+    site = await serve(guarded)
+    token = issuer.token(AUDIENCE)
+    issuer.keys.clear()
+    issuer.instead = Answer(302, ((b"location", f"{issuer.url}/elsewhere".encode()),))
+    assert (await call(site, token)).status == 503
+    assert "/elsewhere" not in issuer.fetched
+
+
+@pytest.mark.requirement("auth.metadata-published")
 async def test_a_challenge_says_where_to_go_and_what_to_ask_for(guarded: Server, serve: Serve) -> None:
     site = await serve(guarded)
     response = await call(site, None, "write", text="x")
@@ -261,6 +274,7 @@ async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
     assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
 
 
+@pytest.mark.requirement("auth.header-only")
 async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE)
@@ -273,6 +287,7 @@ async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, is
     assert unreadable.status == 400
 
 
+@pytest.mark.requirement("auth.scopes-all-at-once")
 async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE, scope="other")
@@ -300,6 +315,7 @@ async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serv
     assert again.json["result"]["content"][0]["text"] == "ada: x"
 
 
+@pytest.mark.requirement("auth.scope-hierarchy")
 async def test_one_scope_may_include_others(serve: Serve, server: Server, issuer: Issuer) -> None:
     implies = {"admin": ["notes:write"], "notes:write": ["notes:read"]}
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE, implies=implies, required=["notes:read"])
