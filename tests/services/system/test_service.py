@@ -327,8 +327,9 @@ async def test_every_call_leaves_a_record(folder: Path) -> None:
             ("fs_read", "outside"),
         ]
         assert records[1]["previous"] == records[0]["hash"]
-    kept = [json.loads(line) for line in (folder / "data" / "system-audit.jsonl").read_text().splitlines()]
-    assert kept[1]["arguments"] == {"path": "/etc/passwd", "offset": 0}
+    lines = [json.loads(line) for line in (folder / "data" / "system-audit.jsonl").read_text().splitlines()]
+    kept = [line["record"] for line in lines if "record" in line]
+    assert kept[1]["fields"] == {"path": "/etc/passwd", "offset": 0}
 
 
 # Resources and prompts
