@@ -12,6 +12,7 @@ import pytest
 
 from portico import Client, Gateway, Server, UsageError
 from portico.access.secrets import Secrets
+from portico.extend import set_access
 from portico.gateway import gateway as gateways
 from portico.gateway.config import read, settings_of
 from portico.transport.targets import Command, Url
@@ -196,3 +197,20 @@ async def test_rules_that_change_in_the_file_hold_at_once(tmp_path: Path) -> Non
 
 def _one() -> str:
     return "1"
+
+
+async def test_rules_that_mean_nothing_are_found() -> None:
+    server = Server("inner")
+    server.tool("one")(_one)
+    gateway = Gateway({"hub": server})
+    set_access(
+        gateway,
+        {
+            "rule": [{"tool": "hub.one"}, {"tool": "hub.tow"}, {"resource": "*"}],
+            "require": [{"tool": "x.*", "need": "a"}],
+        },
+    )
+    async with Client(gateway) as client:
+        await client.list_tools()
+        guard = gateway.protection.guard  # type: ignore[union-attr]
+        assert guard.idle(gateway.everything()) == ["rule 2", "rule 3", "require 1"]  # type: ignore[union-attr]

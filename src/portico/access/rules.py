@@ -182,6 +182,13 @@ class AccessRules:
 
     # For people
 
+    def idle(self, things: Iterable[tuple[Kind, Owned]]) -> list[str]:
+        """The rules and requirements that name something, and mean nothing of all that there is."""
+        there = list(things)
+        both: list[Rule | Requirement] = [*self.rules, *self.requirements]
+        named = [one for one in both if one.about != Selection()]
+        return [one.name for one in named if not any(one.means(kind, owned) for kind, owned in there)]
+
     def explain(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> list[str]:
         """How a decision comes about, rule by rule, down to the one that decides."""
         local = call.principal is None and call.address is None

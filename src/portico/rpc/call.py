@@ -102,6 +102,10 @@ class Reply:
         """The handler would not answer for want of these scopes; a transport may know where to get them."""
         self.lacking = scopes
 
+    def postpone(self, seconds: float) -> None:
+        """Too much was asked, and after so long it may be tried again; a transport may have words for it."""
+        self.retry_after = seconds
+
     def close(self) -> None:
         """Cut it off: nothing can be said on it any more."""
         self.closed = True

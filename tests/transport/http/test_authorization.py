@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from joserfc import jwk
 
-from portico import Context, Server, UsageError
+from portico import Client, Context, Server, ToolError, UsageError
 from portico.auth import ResourceServer
 from portico.auth.principal import Principal
 from portico.auth.verifiers import keys as issuer_keys
@@ -22,6 +22,7 @@ from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import JwtVerifier
 from portico.auth.verifiers.proofs import RecentProofs
 from portico.auth.verifiers.token_file import hashed, new_token
+from portico.extend import serve_http
 from portico.wire.errors import InsufficientScope
 
 from .issuers import Issuer, Prover, b64, compact, signed
@@ -605,6 +606,52 @@ async def asked(
 async def test_a_server_for_others_says_what_it_is_called(server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url)
     with pytest.raises(UsageError, match="--public-url"):
-        server.run("http", host="0.0.0.0", port=0)
+        await serve_http(server, host="0.0.0.0", port=0)
+    with pytest.raises(UsageError, match="--public-url"):
+        await serve_http(server, port=0, allow_hosts=["mcp.example"])
     with pytest.raises(UsageError, match="--public-url"):
         server.asgi(allow_hosts=["mcp.example"])
+
+
+async def test_what_one_principal_has_begun_another_does_not_know(serve: Serve, server: Server, issuer: Issuer) -> None:
+    """Tasks, states of calls that ask, and subscriptions belong to issuer and id, whatever scopes there are by now."""
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
+
+    @server.tool(task="required")
+    async def slow() -> str:
+        return "done"
+
+    async with server.lifespan():
+        site = await serve(server)
+        ada, eve = bearer(issuer.token(AUDIENCE)), bearer(issuer.token(AUDIENCE, sub="eve"))
+        same = bearer(issuer.token(AUDIENCE, scope="more"))
+        able = {
+            "clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
+        }
+        begun = await site.modern("tools/call", {"name": "slow", "arguments": {}}, headers=ada, meta=able)
+        id = begun.json["result"]["taskId"]
+
+        async def of_task(method: str, id: str, who: dict[str, str]) -> Any:
+            return (await site.modern(method, {"taskId": id}, headers={**who, "mcp-name": id}, meta=able)).json
+
+        assert "result" in await of_task("tasks/get", id, same)
+        for method in ("tasks/get", "tasks/cancel"):
+            hers, never = await of_task(method, id, eve), await of_task(method, "0" * 32, eve)
+            assert hers["error"]["code"] == never["error"]["code"] == -32602
+            assert hers["error"]["message"].startswith("Unknown task")
+        asked = await site.modern("tools/call", {"name": "ask", "arguments": {}}, headers=ada, meta=able)
+        state = asked.json["result"]["requestState"]
+        answers = {
+            key: {"action": "accept", "content": {"value": "x"}} for key in asked.json["result"]["inputRequests"]
+        }
+        retry = {"name": "ask", "arguments": {}, "requestState": state, "inputResponses": answers}
+        stolen = await site.modern("tools/call", retry, headers=eve, meta=able)
+        assert "it was not issued for this request" in stolen.json["error"]["message"]
+        assert "result" in (await site.modern("tools/call", retry, headers=same, meta=able)).json
+
+
+async def test_on_stdio_missing_scopes_are_for_the_model_to_read(server: Server) -> None:
+    add_tools(server)
+    async with Client(server, principal=Principal("ada", frozenset({"notes:read"}))) as client:
+        with pytest.raises(ToolError, match="needs the scope notes:write"):
+            await client.call_tool("write", {"text": "x"})

@@ -12,6 +12,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 from portico.legacy.changes import ListChanges
@@ -89,6 +90,8 @@ class SessionStream:
         self.asked: tuple[Request, RequestId] | None = None
         # The scopes without which it is not answered.
         self._lacking: frozenset[str] | None = None
+        # The seconds after which to try again, where too much was asked.
+        self._retry_after: float | None = None
         # Whether its client takes events at all.
         self.plain = False
         self.done = False
@@ -112,6 +115,9 @@ class SessionStream:
 
     def lack(self, scopes: frozenset[str]) -> None:
         self._lacking = scopes
+
+    def postpone(self, seconds: float) -> None:
+        self._retry_after = seconds
 
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
@@ -138,6 +144,9 @@ class SessionStream:
             refused = forbidden(request, self._lacking, id)
             if refused is not None:
                 return refused
+        if self._retry_after is not None and self.asked is not None:
+            wait = (b"retry-after", b"%d" % ceil(self._retry_after))
+            return Answer(429, (*JSON, wait, *self.headers), message)
         return Answer(200, (*JSON, *self.headers), message)
 
     def release(self) -> None:
