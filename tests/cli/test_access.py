@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from portico import Server
+from portico.access import settings
 
 SERVER = """
 from portico import Context, Server
@@ -102,3 +108,16 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
         cwd=tmp_path,
     )
     assert "--public-url" in done.stderr
+
+
+def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text("")
+    page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "access.md").read_text()
+    blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
+    said = [tomllib.loads(one) for one in blocks]
+    found = [settings.read(one, tmp_path) for one in said if "auth" in one]
+    assert len(found) >= 3
+    for one in found:
+        server = Server("any")
+        settings.apply(server, one)
+        assert server.auth is not None

@@ -285,3 +285,19 @@ def test_what_is_known_of_a_server_is_kept_for_completion(portico: Portico, tmp_
     assert known["tools"]["place_order"]["size"] == ["small", "medium", "large"]
     assert "orders" not in file.name
     assert "orders.py" not in file.read_text()
+
+
+# Looking at a server as a whole
+
+
+def test_everything_is_listed_where_no_kind_is_named(portico: Portico) -> None:
+    listed = lines(portico("list", "examples/library.py"))
+    assert {"uri", "uriTemplate", "inputSchema"} <= {name for one in listed for name in one}
+
+
+def test_a_server_is_inspected(portico: Portico) -> None:
+    (said,) = lines(portico("inspect", "examples/library.py"))
+    assert (said["name"], said["counts"]["tools"]) == ("library", 1)
+    assert said["weight"]["tokens"] > 0
+    assert said["weight"]["heaviest"][0]["name"] == "give_back"
+    assert any(one["rule"] == "vocabulary" for one in said["findings"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from portico import Client
 from portico.cli.main import main
 
 RULES = """
@@ -121,3 +123,19 @@ def test_the_example_says_what_it_should(capsys: pytest.CaptureFixture[str]) -> 
     example = Path(__file__).parent.parent.parent / "examples" / "access.toml"
     status, out, err = said(["test", str(example)], capsys)
     assert (status, err) == (0, "") and "4 of 4" in out
+
+
+@pytest.mark.parametrize("target", ["own_server.py", ""])
+async def test_rules_of_a_config_hold_for_any_target(target: str, tmp_path: Path) -> None:
+    server = tmp_path / "own_server.py"
+    server.write_text(
+        "from portico import Server\nserver = Server('own')\n"
+        "@server.tool\ndef one() -> str:\n    return '1'\n@server.tool\ndef two() -> str:\n    return '2'\n"
+    )
+    rules = tmp_path / "access.toml"
+    allowed = "own.one" if target else "tasks.list_tasks"
+    rules.write_text(f"[[rule]]\nwho = 'local'\ntool = '{allowed}'\n[[limit]]\nrate = '100/min'\ntool = '*'\n")
+    what = [str(server)] if target else ["--services", "tasks", "--data", str(tmp_path)]
+    words = [sys.executable, "-m", "portico", "serve", *what, "--config", str(rules)]
+    async with Client(words, timeout=60) as client:
+        assert [one.name for one in await client.list_tools()] == [allowed.partition(".")[2]]

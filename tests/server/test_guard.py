@@ -37,6 +37,9 @@ class Notes:
     def begins(self, passage: Passage) -> None:
         self.began.append(passage)
 
+    def refused(self, status: int, reason: str, address: str | None) -> None:
+        pass
+
     def ended(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
         owner, name = passage.owned or ("", "")
         allowed = passage.decision.allowed if passage.decision else None

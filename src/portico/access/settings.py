@@ -13,30 +13,48 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.access import authorization, expectations, tables
-from portico.access.audit import audit
-from portico.access.audit import settings as audit_settings
+from portico._lazy import load_module
 from portico.server.server import Server
 from portico.wire.errors import UsageError
 
 
 class AccessSection(Struct, frozen=True):
-    """One name in the file. `read` takes what stands there and the folder of the file; it raises UsageError."""
+    """One name in the file. `read` takes what stands there and the folder of the file; it raises UsageError.
+
+    Most files have few of them, and a start pays for no other: each is a module, loaded when its section is there.
+    """
 
     read: Callable[[Any, Path], Any]
     apply: Callable[[Server, Any], None]
     # What is applied where the section is gone from a file that is read again. None: it cannot change while it serves.
-    without: Any = None
+    without: Callable[[], Any] | None = None
+
+
+def _later(module: str, function: str) -> Callable[..., Any]:
+    return lambda *given: getattr(load_module(module), function)(*given)
+
+
+_TABLES, _EXPECTATIONS = "portico.access.tables", "portico.access.expectations"
+
+
+def _no_tables() -> Any:
+    return load_module(_TABLES).NO_TABLES
 
 
 # In the order in which they are applied.
 SECTIONS: dict[str, AccessSection] = {
-    "auth": AccessSection(authorization.read, authorization.apply),
-    "rule": AccessSection(tables.read_rules, tables.apply_rules, tables.NO_TABLES),
-    "require": AccessSection(tables.read_requirements, tables.apply_requirements, tables.NO_TABLES),
-    "limit": AccessSection(tables.read_limits, tables.apply_limits, tables.NO_TABLES),
-    "expect": AccessSection(expectations.read_expectations, expectations.apply_expectations, tables.NO_TABLES),
-    "audit": AccessSection(audit_settings.read, audit.apply),
+    "auth": AccessSection(
+        _later("portico.access.authorization", "read"), _later("portico.access.authorization", "apply")
+    ),
+    "rule": AccessSection(_later(_TABLES, "read_rules"), _later(_TABLES, "apply_rules"), _no_tables),
+    "require": AccessSection(_later(_TABLES, "read_requirements"), _later(_TABLES, "apply_requirements"), _no_tables),
+    "limit": AccessSection(_later(_TABLES, "read_limits"), _later(_TABLES, "apply_limits"), _no_tables),
+    "expect": AccessSection(
+        _later(_EXPECTATIONS, "read_expectations"), _later(_EXPECTATIONS, "apply_expectations"), _no_tables
+    ),
+    "audit": AccessSection(
+        _later("portico.access.audit.settings", "read"), _later("portico.access.audit.audit", "apply")
+    ),
 }
 
 # Their names, for those who read the rest of such a file.
@@ -88,4 +106,6 @@ def change(server: Server, before: AccessSettings, after: AccessSettings) -> Non
         if SECTIONS[name].without is None:
             raise UsageError(f"[{name}] is other now, and that takes a restart")
     for name in others:
-        SECTIONS[name].apply(server, after.sections.get(name, SECTIONS[name].without))
+        section = SECTIONS[name]
+        assert section.without is not None
+        section.apply(server, after.sections[name] if name in after.sections else section.without())

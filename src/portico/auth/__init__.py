@@ -19,7 +19,14 @@ if TYPE_CHECKING:
         ResourceMismatch,
         ScopeRejected,
     )
-    from portico.auth.grants import ClientCredentials, EnterpriseManaged, Grant, IdentityProvider, WorkloadIdentity
+    from portico.auth.grants import (
+        ClientCredentials,
+        EnterpriseManaged,
+        Grant,
+        IdentityProvider,
+        TokenExchange,
+        WorkloadIdentity,
+    )
     from portico.auth.oauth import OAuth
     from portico.auth.principal import Principal
     from portico.auth.resource import ResourceServer
@@ -42,7 +49,14 @@ _HOMES = {
         "ResourceMismatch",
         "ScopeRejected",
     ),
-    "portico.auth.grants": ("ClientCredentials", "EnterpriseManaged", "Grant", "IdentityProvider", "WorkloadIdentity"),
+    "portico.auth.grants": (
+        "ClientCredentials",
+        "EnterpriseManaged",
+        "Grant",
+        "IdentityProvider",
+        "TokenExchange",
+        "WorkloadIdentity",
+    ),
     "portico.auth.oauth": ("OAuth",),
     "portico.auth.principal": ("Principal",),
     "portico.auth.resource": ("ResourceServer",),
@@ -85,6 +99,7 @@ __all__ = [
     "ResourceServer",
     "ScopeRejected",
     "SigningKey",
+    "TokenExchange",
     "TokenFileVerifier",
     "TokenInvalid",
     "Unavailable",

@@ -25,6 +25,7 @@ from portico.auth.errors import AuthorizationFailed
 from portico.auth.principal import Principal
 from portico.auth.verifiers.claims import ClaimNames
 from portico.auth.verifiers.credentials import (
+    MustWait,
     RequestCredentials,
     TokenInvalid,
     Unavailable,
@@ -65,11 +66,15 @@ class ResourceDocument(Struct, frozen=True, omit_defaults=True):
     dpop_bound_access_tokens_required: bool = False
 
 
-class _Remembered(Struct, frozen=True):
+class Remembered(Struct):
+    """What was found out about credentials."""
+
     verified: Verified
     until: float
     # What the whole server needs, and this principal lacks.
     lacking: frozenset[str]
+    # Whether that is all: it has the scopes, and needs no proof.
+    enough: bool
 
 
 class ResourceServer:
@@ -142,7 +147,8 @@ class ResourceServer:
         self.dpop_required = dpop == "required"
         self._name, self._documentation = name, documentation
         self._clock = clock
-        self._remembered: dict[bytes, _Remembered] = {}
+        # By the hashes of what was shown.
+        self.remembered: dict[bytes, Remembered] = {}
         self._waiting: dict[bytes, asyncio.Task[Verified]] = {}
 
     # Where it is
@@ -202,16 +208,22 @@ class ResourceServer:
 
     # Verifying
 
-    def known(self, shown: bytes) -> _Remembered | None:
+    def known(self, shown: bytes) -> Remembered | None:
         """What was found out about the same credentials before."""
-        found = self._remembered.get(hashlib.sha256(shown).digest())
+        found = self.remembered.get(hashlib.sha256(shown).digest())
         return found if found is not None and found.until > self._clock() else None
 
-    def look(self, shown: bytes, credentials: RequestCredentials) -> _Remembered:
+    def look(self, shown: bytes, credentials: RequestCredentials) -> Remembered:
         """What can be told without waiting. Raises MustWait, TokenInvalid or Unavailable."""
-        return self._remember(shown, self._judged(at_once(self.verifier, credentials)))
+        try:
+            return self._remember(shown, self._judged(at_once(self.verifier, credentials)))
+        except (Error, MustWait):
+            raise
+        except Exception:
+            log.exception("a verifier failed")
+            raise Unavailable("the verifier failed") from None
 
-    async def verify(self, shown: bytes, credentials: RequestCredentials) -> _Remembered:
+    async def verify(self, shown: bytes, credentials: RequestCredentials) -> Remembered:
         """The same, waiting for what it takes: once for all who show the same."""
         key = hashlib.sha256(shown).digest()
         task = self._waiting.get(key)
@@ -247,23 +259,28 @@ class ResourceServer:
             verified = replace(verified, principal=replace(verified.principal, scopes=everything))
         return verified
 
-    def _remember(self, shown: bytes, verified: Verified) -> _Remembered:
+    def _remember(self, shown: bytes, verified: Verified) -> Remembered:
         until = self._clock() + REMEMBERED_SECONDS
         lacking = verified.principal.lacks(self.required)
-        found = _Remembered(verified, until if verified.expires is None else min(until, verified.expires), lacking)
+        until = until if verified.expires is None else min(until, verified.expires)
+        enough = not lacking and verified.key is None and not self.dpop_required
+        found = Remembered(verified, until, lacking, enough)
         if not verified.keep:
             return found
-        if len(self._remembered) >= MOST_REMEMBERED:
+        if len(self.remembered) >= MOST_REMEMBERED:
             now = self._clock()
-            self._remembered = {key: one for key, one in self._remembered.items() if one.until > now}
-            if len(self._remembered) >= MOST_REMEMBERED:
-                self._remembered.clear()
-        self._remembered[hashlib.sha256(shown).digest()] = found
+            for key in [key for key, one in self.remembered.items() if one.until <= now]:
+                del self.remembered[key]
+            if len(self.remembered) >= MOST_REMEMBERED:
+                self.forget()
+        self.remembered[hashlib.sha256(shown).digest()] = found
         return found
 
     def forget(self) -> None:
         """Verify every token anew."""
-        self._remembered.clear()
+        for one in self.remembered.values():
+            one.until = 0.0
+        self.remembered.clear()
 
     def proven(self, verified: Verified, scheme: str, proof: Proof | None) -> tuple[str, float] | None:
         """Whether who shows the token may: what is bound to a key needs a proof, and what is not needs none.

@@ -133,7 +133,7 @@ class AuditCommand:
         def lines(tx: Transaction) -> None:
             with writing():
                 for stored, record in by_chain(tx, wanted):
-                    sys.stdout.write(write(stored.chain, stored.hash, record) + "\n")
+                    sys.stdout.write(write(stored, record) + "\n")
                 if form == "jsonl" and wanted == RecordFilter():
                     # With all records, what is signed of them: then the file can be verified by itself.
                     sys.stdout.writelines(jsonl_checkpoint(one) + "\n" for one in tables.checkpoints(tx))

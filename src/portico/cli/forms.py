@@ -118,6 +118,16 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     return arguments
 
 
+def complete_serving(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of `serve` with what was left out: a place to listen at means HTTP."""
+    places = (arguments.host, arguments.port, arguments.unix, arguments.fd, arguments.workers)
+    if arguments.transport is None:
+        arguments.transport = "stdio" if all(one is None for one in places) else "http"
+    arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
+    arguments.port = 8080 if arguments.port is None else arguments.port
+    return arguments
+
+
 def check_text(parser: Parser, words: list[str]) -> None:
     for one in words:
         if not is_text(one):
@@ -356,6 +366,16 @@ FORMS: dict[str, CommandForm] = {
         flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
         _OUTPUT,
         _SAVE,
+    ),
+    "inspect": _asking(
+        "inspect",
+        "TARGET",
+        "-- COMMAND …",
+        "What a server is: name, instructions, capabilities, what it offers, how many tokens its tools take, and what\n"
+        "is wrong with them.",
+        (_TARGET,),
+        _OUTPUT,
+        _JSON,
     ),
     "read": _asking(
         "read",

@@ -11,6 +11,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from portico.access.rules import AccessRules
 from portico.auth.addresses import names_loopback
 from portico.cli import local_token
 from portico.cli.forms import parser_for
@@ -59,12 +60,20 @@ async def _checked(gateway: Gateway, seconds: float) -> tuple[list[tuple[str, ..
     async with gateway.lifespan():
         await gateway.settle(seconds)
         report = gateway.report()
+        idle = _idle_rules(gateway)
     states = report["upstreams"]
     problems = [
         f"{state['alias']}: {state['error'] or 'it has not answered'}" for state in states if not _is_well(state)
     ]
     held = [f"{one['upstream']}.{one_line(one['name'])} is held back: {one['why']}" for one in report["held"]]
-    return [_row(state) for state in states], [*problems, *report["clashes"], *held]
+    return [_row(state) for state in states], [*problems, *report["clashes"], *held, *idle]
+
+
+def _idle_rules(gateway: Gateway) -> list[str]:
+    guard = None if gateway.protection is None else gateway.protection.guard
+    if not isinstance(guard, AccessRules):
+        return []
+    return [f"{name} means nothing that is there" for name in guard.idle(gateway.everything())]
 
 
 def _is_well(state: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from portico.cli.files import read_text, write_new
-from portico.cli.forms import parser_for
+from portico.cli.forms import complete_serving, parser_for
 from portico.cli.jsonc import InvalidConfiguration, drop, put
 from portico.cli.printable import printable, writing
 from portico.wire.errors import UsageError
@@ -116,9 +116,11 @@ def _ourselves() -> list[str]:
 
 def _checked(options: list[str], *, shared: bool) -> list[str]:
     """The options of `portico serve`, refused now if `serve` would refuse them later. Paths are made absolute."""
-    arguments = parser_for("serve").parse_args(options)
+    arguments = complete_serving(parser_for("serve").parse_args(options))
     if arguments.transport != "stdio":
-        raise UsageError("a client starts this server itself, and speaks to it on stdio: leave --transport out")
+        raise UsageError(
+            "a client starts this server itself, and speaks to it on stdio: leave --transport and its options out"
+        )
     target = arguments.target
     if target is None or shared:
         return options

@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": CommandEntry("portico.cli.serve", "serve a server on stdio or over HTTP"),
     "list": CommandEntry("portico.cli.listing", "list the tools, resources, templates or prompts of a server"),
     "call": CommandEntry("portico.cli.call", "call a tool"),
+    "inspect": CommandEntry("portico.cli.inspect", "what a server is, what it offers, and what that costs to read"),
     "read": CommandEntry("portico.cli.call", "read a resource", "run_read"),
     "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
     "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check, status"),

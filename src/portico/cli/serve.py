@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from portico._lazy import load_module
 from portico.cli import local_token
 from portico.cli.data import made_directory, store_url
-from portico.cli.forms import parser_for
+from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
 from portico.server.server import Server
 from portico.transport import modules, stdio
@@ -24,7 +24,7 @@ from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
-    arguments = _understood(parser_for("serve").parse_args(words))
+    arguments = complete_serving(parser_for("serve").parse_args(words))
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
@@ -50,16 +50,6 @@ def run(words: list[str]) -> None:
         if arguments.transport == "stdio" and sys.stdin.isatty():
             print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
         server.run(arguments.transport, **options)
-
-
-def _understood(arguments: argparse.Namespace) -> argparse.Namespace:
-    """With what was left out: who says where to listen wants HTTP."""
-    places = (arguments.host, arguments.port, arguments.unix, arguments.fd, arguments.workers)
-    if arguments.transport is None:
-        arguments.transport = "stdio" if all(one is None for one in places) else "http"
-    arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
-    arguments.port = 8080 if arguments.port is None else arguments.port
-    return arguments
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +17,12 @@ from typing import Any, Literal, TypedDict
 
 from msgspec import Struct, field
 
+from portico._lazy import load_module
 from portico._options import check_options
 from portico.access import settings as access
-from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
+from portico.gateway.answers import AnswerSettings, answers_of
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico.gateway.pins import FILE, NewTools, PinMode
 from portico.gateway.views import ViewSettings, checked_views, view_of
@@ -31,7 +34,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 # What [gateway] says for all upstreams that say nothing else.
-_SHARED = ("prefix", "longest_name", "pins", "new_tools")
+_SHARED = ("prefix", "longest_name", "pins", "new_tools", "answers")
 
 Isolation = Literal["shared", "principal", "session"]
 
@@ -58,6 +61,10 @@ class UpstreamOptions(TypedDict, total=False):
     revision: Revision
     # Which credential it is shown: a table with a `kind`, and what that needs.
     auth: Mapping[str, Any]
+    # The client's headers that go on to a URL: their names, or under which other names.
+    forward: Sequence[str] | Mapping[str, str]
+    # What the gateway answers itself when the upstream asks.
+    answers: Mapping[str, Any]
     # What happens to a tool that is not as it was when it was approved, and to one that is new since.
     pins: PinMode
     new_tools: NewTools
@@ -88,6 +95,7 @@ class _GatewayTable(TypedDict, total=False):
     pins: PinMode
     new_tools: NewTools
     lock: str
+    answers: Mapping[str, Any]
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -111,8 +119,18 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     idle: float = 600.0
     revision: Revision | None = None
     auth: dict[str, Any] | None = None
+    # By the names that they have from the client, in lower case.
+    forward: dict[str, str] = field(default_factory=dict)
+    answers: AnswerSettings | None = None
     pins: PinMode = "off"
     new_tools: NewTools = "hold"
+
+    def forwarded(self, headers: Mapping[bytes, bytes] | None) -> tuple[tuple[str, str], ...]:
+        """Of the headers of a client's request, those that go on, as they are to be called."""
+        if headers is None or not self.forward:
+            return ()
+        given = ((name, headers.get(source.encode())) for source, name in self.forward.items())
+        return tuple((name, value.decode("latin-1")) for name, value in given if value is not None)
 
     def shows(self, name: str) -> bool:
         """Whether something of this name is to be seen at all."""
@@ -230,12 +248,15 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
     if "auth" in given:
-        check_outgoing(f"upstream.{alias}", given["auth"])
+        load_module("portico.access.outgoing_settings").check(f"upstream.{alias}", given["auth"])
         given["auth"] = dict(given["auth"])
         if not isinstance(target, Url) and target is not None:
             raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
     for name in ("rename", "descriptions"):
         given[name] = dict(given.get(name, {}))
+    given["forward"] = _forwarded(f"upstream.{alias}", target, given.get("forward", ()))
+    if "answers" in given:
+        given["answers"] = answers_of(f"upstream.{alias}", given["answers"])
     return UpstreamSettings(alias=alias, target=target, problem=problem, **given)
 
 
@@ -247,6 +268,27 @@ def _fill_auth(options: dict[str, Any], secrets: Secrets) -> str:
     except UsageError as missing:
         return str(missing)
     return ""
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# What the client shows to the gateway is for the gateway; and what is for one hop has no business on the next.
+_OWN = frozenset({"authorization", "proxy-authorization", "cookie", "dpop"})
+_HOP = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "te", "upgrade"}
+)
+
+
+def _forwarded(what: str, target: Target | None, said: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    pairs = dict(said) if isinstance(said, Mapping) else {name: name for name in said}
+    if pairs and target is not None and not isinstance(target, Url):
+        raise UsageError(f"{what}: forward is for an upstream with a url")
+    for source, name in pairs.items():
+        if source.lower() in _OWN:
+            raise UsageError(f"{what}: forward has {source!r}, which the client shows to the gateway and to no other")
+        for one in (source, name):
+            if not _HEADER.fullmatch(one) or one.lower() in _HOP or one.lower().startswith("mcp-"):
+                raise UsageError(f"{what}: forward has {one!r}, which is no header that can go on")
+    return {source.lower(): name for source, name in pairs.items()}
 
 
 class _Missing(UsageError):
@@ -262,7 +304,7 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
     except UsageError as missing:
         raise _Missing(str(missing)) from None
     if "target" in filled:
-        return target_of(filled["target"])
+        return _loaded_target(filled["target"])
     if not isinstance(filled.get("command", ""), str):
         words = [*filled["command"], *filled.get("args", ())]
         return target_of(words, env=filled.get("env"), cwd=filled.get("cwd"))
@@ -272,6 +314,24 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
         if "environment variable" in str(mistake):
             raise _Missing(str(mistake)) from None
         raise UsageError(f"{what}: {mistake}") from None
+
+
+# What was loaded by its name: a file that is read again for another reason changes nothing.
+_loaded: dict[tuple[str, str, int], Target] = {}
+_MOST_LOADED = 256
+
+
+def _loaded_target(text: Any) -> Target:
+    if not isinstance(text, str):
+        return target_of(text)
+    with contextlib.suppress(OSError):
+        key = (os.getcwd(), text, os.stat(text.partition(".py")[0] + ".py").st_mtime_ns if ".py" in text else 0)
+        if key not in _loaded:
+            if len(_loaded) >= _MOST_LOADED:
+                _loaded.clear()
+            _loaded[key] = target_of(text)
+        return _loaded[key]
+    return target_of(text)
 
 
 def _filled(value: Any, resolve: Callable[[str], str]) -> Any:

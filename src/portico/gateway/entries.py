@@ -18,6 +18,9 @@ from portico.wire.resources import ListResourcesResult, ListResourceTemplatesRes
 from portico.wire.revisions import MODERN, Revision
 from portico.wire.tools import CallToolResult, ListToolsResult, ReceivedToolResult, Tool
 
+# Whatever an upstream promises.
+LONGEST_HINT_SECONDS = 24 * 3600.0
+
 Members = dict[str, Raw]
 members = msgspec.json.Decoder(Members)
 _text = msgspec.json.Decoder(str)
@@ -60,6 +63,26 @@ class ListedEntry(Struct, frozen=True):
 
     def digest(self) -> bytes:
         return sha256(jsonrpc.encode(self.members)).digest()
+
+
+class ListHints(Struct, frozen=True):
+    """What an upstream says of a list: for how many seconds it is good, and whether it is the same for all users."""
+
+    seconds: float
+    public: bool
+
+    def with_page(self, other: ListHints) -> ListHints:
+        """Of both together."""
+        return ListHints(min(self.seconds, other.seconds), self.public and other.public)
+
+
+def read_hints(said: Raw) -> ListHints:
+    """One that says nothing is good for no time, and private."""
+    page = members.decode(said)
+    ttl = msgspec.json.decode(page.get("ttlMs", b"0"))
+    public = bytes(page.get("cacheScope", b"")) == b'"public"'
+    good = isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0
+    return ListHints(min(ttl / 1000, LONGEST_HINT_SECONDS) if good else 0.0, public)
 
 
 def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[ListedEntry], str | None]:

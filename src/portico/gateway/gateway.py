@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from portico._lazy import load_module
 from portico.access import settings as access
-from portico.access.outgoing import OutgoingAuth, UserAuth
-from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
-from portico.gateway import connecting, status
+from portico.gateway import status
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -27,21 +26,26 @@ from portico.gateway.config import (
     settings_for,
     settings_of,
 )
-from portico.gateway.connecting import CONNECT
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
+from portico.gateway.skills import GatewaySkills
 from portico.gateway.task_ids import TaskIds
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
+from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Service
+from portico.server.registry.views import KINDS
 from portico.server.server import Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
+
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
 
 # How often connections are looked at that nothing uses any more.
 IDLE_LOOK_SECONDS = 30.0
@@ -49,6 +53,13 @@ IDLE_LOOK_SECONDS = 30.0
 WATCH_SECONDS = 1.0
 
 log = logging.getLogger("portico.gateway")
+
+
+def _connecting(upstream: GatewayUpstream) -> Any:
+    """What people connect their accounts with, where they have some at this upstream; else None."""
+    if upstream.auth is None or not isinstance(upstream.auth, load_module("portico.access.outgoing").UserAuth):
+        return None
+    return load_module("portico.gateway.connecting")
 
 
 class Gateway(Server):
@@ -65,6 +76,8 @@ class Gateway(Server):
         super().__init__(name, **options)
         self._secrets = Secrets()
         self._ending: set[asyncio.Task[None]] = set()
+        # Those that were removed, and whose calls come to their ends.
+        self._retiring: set[GatewayUpstream] = set()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
         self.pins = Pins()
@@ -78,6 +91,7 @@ class Gateway(Server):
             lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
         )
         self._routes.tasks = self._tasks
+        super()._add_service(GatewaySkills(lambda: self._routes))
         super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
@@ -137,12 +151,17 @@ class Gateway(Server):
     def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
         if settings.auth is None or not isinstance(settings.target, Url):
             return None
-        return outgoing_for(settings.alias, settings.target.url, settings.auth, lambda: self.connector)
+        outgoing: OutgoingAuth | None = load_module("portico.access.outgoing_settings").outgoing_for(
+            settings.alias, settings.target.url, settings.auth, lambda: self.connector
+        )
+        return outgoing
 
     def _offer_connecting(self, upstream: GatewayUpstream) -> None:
         """A tool for people who want to connect their account before anything of the upstream is known to them."""
-        if isinstance(upstream.auth, UserAuth):
-            name = upstream.settings.outward(CONNECT)
+        connecting = _connecting(upstream)
+        if connecting is not None:
+            name = upstream.settings.outward(connecting.CONNECT)
+            self.accounts[upstream.alias] = connecting.account_at(upstream)
             self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
@@ -169,12 +188,21 @@ class Gateway(Server):
         if upstream is None:
             super().remove(name)
             return
-        if isinstance(upstream.auth, UserAuth):
-            super().remove(upstream.settings.outward(CONNECT))
+        connecting = _connecting(upstream)
+        if connecting is not None:
+            super().remove(upstream.settings.outward(connecting.CONNECT))
+            del self.accounts[name]
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
-            self._begin_errand(upstream.close())
+            self._retiring.add(upstream)
+            self._begin_errand(self._retire(upstream))
+
+    async def _retire(self, upstream: GatewayUpstream) -> None:
+        try:
+            await upstream.retire()
+        finally:
+            self._retiring.discard(upstream)
 
     def _add_service(self, service: Service) -> None:
         """Tasks of upstreams come last, around those that this server may have itself."""
@@ -186,7 +214,7 @@ class Gateway(Server):
 
     @property
     def services(self) -> tuple[Service, ...]:
-        return tuple(service for service in super().services if service is not self._tasks)
+        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills))
 
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""
@@ -261,6 +289,13 @@ class Gateway(Server):
         """Wait until every upstream is listed or has failed, but not for longer."""
         await self._routes.settled(seconds)
 
+    def everything(self) -> Iterator[tuple[Kind, Owned]]:
+        """All that there is, by whose it is: our own, and what the upstreams have listed."""
+        for method, kind in KINDS.items():
+            yield from ((kind, self.owned(one)) for one in self.catalogs[method])
+            for route in self._routes.table.routes(method).values():
+                yield kind, Owned(route.upstream.alias, route.inward)
+
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""
         return [upstream.status() for upstream in self._routes.upstreams.values()]
@@ -311,6 +346,8 @@ class Gateway(Server):
             self._bridge.close()
             await self._tasks.close()
             self._routes.close()
+            for one in self._retiring:
+                one.hurry.set()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Parked
 from portico.gateway.config import UpstreamSettings
 from portico.rpc.call import Call
@@ -21,7 +22,7 @@ from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.content import EmptyResult
-from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
+from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError, Refused
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import Revision
@@ -62,8 +63,10 @@ class Lane:
         missed: Callable[[], None],
         asked: Callable[[], None],
         auth: RequestSender | None = None,
+        answers: OwnAnswers | None = None,
     ) -> None:
         assert settings.target is not None
+        self._answers = answers
         self._told = told
         self._opened = opened
         self._missed = missed
@@ -183,7 +186,13 @@ class Lane:
         return self._held[0] if self.in_flight == 1 else None
 
     async def _ask(self, question: Call) -> Any:
-        """The client's answer. Whatever cannot be put is refused with the reason."""
+        """The answer of the gateway or of the client. Whatever cannot be put is refused with the reason."""
+        if self._answers is not None and self._answers.takes(question.method):
+            try:
+                with self.connection.unhurried():
+                    return await self._answers.answer(question.method, question.params or None)
+            except Refused as refusal:
+                raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
         held = self._whose(question)
         if not on_own_stream.get() and any(one.call.method in ASKABLE for one in self._held):
             # Else it is a server that asks who is there, which says nothing of its tools.

@@ -7,19 +7,25 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
-from portico.access.outgoing import OutgoingAuth
+from msgspec.structs import replace
+
+from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.health import Breaker
 from portico.gateway.lane import Lane, Told, carried
 from portico.rpc.call import Call, Conversation
 from portico.rpc.identity import identity_of
+from portico.transport.targets import Url
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
+
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
 
 log = logging.getLogger("portico.gateway")
 
@@ -27,7 +33,7 @@ T = TypeVar("T")
 
 # A server without sessions has one connection, for all calls.
 MODERN = "modern"
-MODERN_KEY: tuple[str, ...] = (MODERN,)
+MODERN_KEY: tuple[Any, ...] = (MODERN,)
 
 
 class Lanes:
@@ -46,8 +52,10 @@ class Lanes:
         missed: Callable[[], None],
         learnt: Callable[[], None],
         auth: OutgoingAuth | None = None,
+        answers: OwnAnswers | None = None,
     ) -> None:
         self.settings = settings
+        self._answers = answers
         self.alias = settings.alias
         # Whether each connection has one call at a time, so that it can be told whose a question is.
         self.asks = False
@@ -116,15 +124,16 @@ class Lanes:
             task.exception()
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
-        modern = MODERN_KEY if self._auth is None else self._modern_key(call)
+        modern = MODERN_KEY if self._auth is None and not self.settings.forward else self._modern_key(call)
         if modern in self._lanes:
             return modern
         return jsonrpc.encode(able), self._sharing(call), modern
 
-    def _modern_key(self, call: Call) -> tuple[str, ...]:
-        """A credential of one principal is on no connection of another."""
+    def _modern_key(self, call: Call) -> tuple[Any, ...]:
+        """A credential of one principal is on no connection of another, nor is what its client sends on."""
         who = None if self._auth is None else self._auth.share(call)
-        return MODERN_KEY if who is None else (MODERN, who)
+        sent = self.settings.forwarded(call.headers)
+        return MODERN_KEY if who is None and not sent else (MODERN, who, sent)
 
     def _sharing(self, call: Call) -> Any:
         """Those who share a connection have this in common: the client's own session, where there is one and it is to
@@ -152,7 +161,17 @@ class Lanes:
         if len(self) >= self.settings.lanes:
             await self._make_room()
         sender = None if self._auth is None else self._auth.sender(call)
-        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question, sender)
+        lane = Lane(
+            self._with_headers(call),
+            self._info,
+            able,
+            self._told,
+            self._opened,
+            self._missed,
+            self.note_question,
+            sender,
+            self._answers,
+        )
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
@@ -166,6 +185,15 @@ class Lanes:
     def _check_open(self) -> None:
         if self._closed:
             raise ToolError(f"{self.alias} was removed.", kind="ServiceUnavailable", details={"upstream": self.alias})
+
+    def _with_headers(self, call: Call) -> UpstreamSettings:
+        """The settings, with what the client sends on in each request of the connection."""
+        sent, target = self.settings.forwarded(call.headers), self.settings.target
+        if not sent or not isinstance(target, Url):
+            return self.settings
+        named = {name.lower() for name, _ in sent}
+        kept = {name: value for name, value in target.headers.items() if name.lower() not in named}
+        return replace(self.settings, target=replace(target, headers={**kept, **dict(sent)}))
 
     async def _make_room(self) -> None:
         idle = self._idle()

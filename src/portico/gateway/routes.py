@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
@@ -212,6 +212,10 @@ class Routes:
         """Upstreams are routed to by the names that they list, so there is one name for each."""
         return name if self.owner_of(kind, name) is not None else None
 
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        """What an upstream hides from a caller, it says itself when it is asked."""
+        return False
+
     # Lists
 
     async def settled(self, seconds: float | None = None) -> None:
@@ -259,11 +263,24 @@ class Routes:
                 self._parts.clear()
                 self._pages.clear()
             found = self._parts[key] = self._part(catalog, facet, view, revision, start)
-        hints = catalog.hints
+        hints = self._hints(catalog, view)
         page = self._pages.get(key)
         if page is None or page[0] != hints:
             page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
         return page[1]
+
+    def _hints(self, catalog: Catalog[Any], view: CallerView | None) -> Mapping[str, Any]:
+        """How long a list may be kept by those who are given it, and whether they may share it: as all of its parts
+        allow. What depends on the caller, or on an approval, is shared with no other."""
+        parts = [one for one in (upstream.hints(catalog.method) for upstream in self.upstreams.values()) if one]
+        if not parts:
+            return catalog.hints
+        seconds, public = min(seconds for seconds, _ in parts), all(public for _, public in parts)
+        if len(catalog):
+            seconds = min(seconds, catalog.hints["ttl_ms"] / 1000)
+            public = public and catalog.hints["cache_scope"] == "public"
+        shared = public and view is None and self.protection is None and not self.table.held
+        return {"ttl_ms": int(seconds) * 1000, "cache_scope": "public" if shared else "private"}
 
     def _part(
         self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
@@ -307,8 +324,19 @@ class Routes:
 
     # Answering
 
-    async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
-        """The answer of the upstream whose tool or prompt it is."""
+    def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Coroutine[Any, Any, Any]:
+        """What comes to the answer of the upstream whose tool or prompt it is."""
+        if self.protection is None:
+            route = self.table.routes(f"{kind}s/list", call.facet).get(name)
+            if route is not None and not self._may_be_task(call, kind, route):
+                return self._delegate(route.upstream, call, "name", route.inward)
+        return self._call_if_admitted(call, kind, name, catalog)
+
+    def _may_be_task(self, call: Call, kind: str, route: OutwardRoute) -> bool:
+        return kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route)
+
+    async def _call_if_admitted(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
+        """The same where a rule may forbid it, it may become a task, or nothing of that name is known yet."""
         method = f"{kind}s/list"
         route = self.table.routes(method, call.facet).get(name)
         if route is None:
@@ -318,7 +346,7 @@ class Routes:
             await self._refuse_held(call, kind, name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
-        if kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route):
+        if self.tasks is not None and self._may_be_task(call, kind, route):
             said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
             return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
@@ -349,6 +377,16 @@ class Routes:
         return await self.protection.admit(
             call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
         )
+
+    def may_see(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a resource of an upstream is shown to a caller."""
+        shown = upstream.settings.shows(uri) and (call.facet is None or call.facet.shows(upstream.alias, uri))
+        view = None if self.protection is None else self.protection.view(call)
+        return shown and (view is None or view.sees("resource", Owned(upstream.alias, uri)))
+
+    async def may_read(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a caller may have it."""
+        return self.may_see(call, upstream, uri) and await self._admits(call, "resource", Owned(upstream.alias, uri))
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec import Raw
 from portico.gateway.lane import Lane
 from portico.gateway.upstream import Answered, GatewayUpstream
 from portico.rpc.call import Call
+from portico.rpc.metrics import BUCKETS
 from portico.transport.http_client.streamable import BegunCall
 from portico.wire.errors import ProtocolError, TransportError
 
@@ -19,7 +21,7 @@ def straight(upstream: GatewayUpstream, call: Call, inward: str, params: Raw) ->
     """Send a tool's call at once; gives what comes to its answer. None where anything is out of the ordinary: the
     upstream is in trouble or has enough to do, no connection is idle, or the client asks to be asked in requests."""
     # One who logs in there has a connection of their own.
-    lane = None if upstream.auth is not None else upstream.lanes.modern
+    lane = upstream.lanes.modern if upstream.is_plain else None
     if lane is None or call.reply.asks or not upstream.places.free or upstream.breaker.since is not None:
         return None
     begun = lane.connection.begin(call, inward, bytes(params))
@@ -29,13 +31,18 @@ def straight(upstream: GatewayUpstream, call: Call, inward: str, params: Raw) ->
 async def _finished(upstream: GatewayUpstream, lane: Lane, params: Raw, begun: BegunCall) -> Answered:
     upstream.places.free -= 1
     lane.passing += 1
+    tally, start = upstream.tally, time.perf_counter()
     try:
         result = await lane.connection.finish(begun, params)
     except (TransportError, ProtocolError) as failure:
+        tally.errors += 1
         raise await upstream.failed(lane, failure) from None
     finally:
         lane.passing -= 1
         lane.used = time.monotonic()
+        seconds = time.perf_counter() - start
+        tally.counts[bisect_left(BUCKETS, seconds)] += 1
+        tally.seconds += seconds
         upstream.places.give()
     upstream.breaker.succeeded()
     return Answered(result, lane.revision)

@@ -10,18 +10,18 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
-from portico.access.outgoing import OutgoingAuth
 from portico.access.secrets import Secrets
+from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
-from portico.gateway.entries import LISTS, ListedEntry, read_page
+from portico.gateway.entries import LISTS, ListedEntry, ListHints, read_hints, read_page
 from portico.gateway.health import SAID_LAST, Breaker, brief
 from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
@@ -44,10 +44,17 @@ from portico.wire.revisions import MODERN, Revision
 from portico.wire.skills import EXTENSION as SKILLS
 from portico.wire.tasks import EXTENSION
 
+if TYPE_CHECKING:
+    from portico.access.outgoing import OutgoingAuth
+
 log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
+# How long the calls of one that was removed may go on, and how often it is looked whether they still do.
+RETIRE_SECONDS, RETIRE_LOOK_SECONDS = 30.0, 0.1
+# How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
+CATALOG_SECONDS = 60.0
 # Of tasks it is known on which connection they began.
 MOST_TASKS = 10_000
 # Of what it wrote to its stderr, in a status.
@@ -100,6 +107,9 @@ class GatewayUpstream:
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
         self.tally = CallTally()
+        # Of each list until when it is good, and whether it is the same for all users; and when all are asked for anew.
+        self._hints: dict[str, tuple[float, bool]] = {}
+        self._fresh_until = 0.0
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -108,13 +118,27 @@ class GatewayUpstream:
         self._changed = changed
         here = settings.target.handler if isinstance(settings.target, Here) else None
         self.auth = auth
+        self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
+        # Whether all calls are alike: none brings something of its own, and no question is answered here.
+        self.is_plain = auth is None and self.answers is None and not settings.forward
         self.lanes = Lanes(
-            settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt, auth
+            settings,
+            info,
+            bridge,
+            self.breaker,
+            self._tell,
+            self._opened,
+            self._missed,
+            self._learnt,
+            auth,
+            self.answers,
         )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
+        # Set when one that retires is not to wait any more.
+        self.hurry = asyncio.Event()
         self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
@@ -140,7 +164,7 @@ class GatewayUpstream:
 
         One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
         """
-        known = self.listed.is_set() and not self._is_recalled
+        known = self.listed.is_set() and not self._is_recalled and time.monotonic() < self._fresh_until
         if self.personal and (by is None or by.principal is None):
             return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
@@ -168,6 +192,20 @@ class GatewayUpstream:
             await self.refresh(methods, by)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
+
+    async def retire(self) -> None:
+        """Take no more calls, let those that are under way come to their ends, but not for ever, and close."""
+        await self.changes.close()
+        end = time.monotonic() + RETIRE_SECONDS
+        while self._is_busy and time.monotonic() < end and not self.hurry.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETIRE_LOOK_SECONDS):
+                    await self.hurry.wait()
+        await self.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.places.free < self.settings.concurrency or any(lane.in_flight for lane in self.lanes)
 
     async def close(self) -> None:
         tasks = [task for task in (self._first, *self._errands) if task is not None]
@@ -200,6 +238,9 @@ class GatewayUpstream:
             raise refused[0]
         before, self.entries = self.entries, found
         self._is_recalled = False
+        if len(methods) == len(LISTS):
+            promised = [until for until, _ in self._hints.values() if until > time.monotonic()]
+            self._fresh_until = min(promised, default=time.monotonic() + CATALOG_SECONDS)
         first = not self.listed.is_set()
         self.listed.set()
         others = [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
@@ -219,14 +260,18 @@ class GatewayUpstream:
     async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
         found: list[ListedEntry] = []
         cursor: str | None = None
+        hints: ListHints | None = None
+        self._hints.pop(method, None)
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
             try:
                 call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
-                if by is not None:
+                if by is not None and self.personal:
                     call = replace(call, principal=by.principal, headers=by.headers)
                 answered = await self._ask(call, None)
                 page, cursor = read_page(method, answered.result, answered.revision)
+                said = read_hints(answered.result)
+                hints = said if hints is None else hints.with_page(said)
             except MethodNotFound:
                 break
             except (msgspec.DecodeError, RecursionError) as failure:
@@ -234,7 +279,17 @@ class GatewayUpstream:
             found += page
             if cursor is None or len(found) >= MOST_ENTRIES:
                 break
+        if hints is not None:
+            self._hints[method] = (time.monotonic() + hints.seconds, hints.public)
         return found[:MOST_ENTRIES]
+
+    def hints(self, method: str) -> tuple[float, bool] | None:
+        """For how many more seconds one of its lists is good, and whether it is the same for all users; None if it has
+        no such list."""
+        if method not in self._hints:
+            return (0.0, False) if self.entries.get(method) or not self.listed.is_set() else None
+        until, public = self._hints[method]
+        return max(0.0, until - time.monotonic()), public and not self.personal
 
     def _opened(self, lane: Lane) -> None:
         if self.listed.is_set() and not self.changes.begun:
@@ -278,6 +333,8 @@ class GatewayUpstream:
             if isinstance(prepared, InputRequiredResult):
                 return Answered(prepared, MODERN)
             call = prepared
+        if self.answers is not None:
+            call = replace(call, capabilities=self.answers.able(call.capabilities))
         places = self.places
         if places.free:
             places.free -= 1
@@ -288,7 +345,7 @@ class GatewayUpstream:
         tally, began = self.tally, time.perf_counter()
         try:
             # With a credential of its own a call has a connection of its own.
-            lane = self.lanes.modern if self.auth is None else None
+            lane = self.lanes.modern if self.is_plain else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound, detach)
@@ -319,6 +376,7 @@ class GatewayUpstream:
             return await self._ask_here(call)
         lane = await self.lanes.find(call)
         result = await self._send(lane, call, parked)
+        result = await self._answered(call, result, partial(self._send, lane))
         asked = asked_by(call.method, result)
         if asked is not None and call.reply.asks:
             result = await push(call, asked, partial(self._send, lane))
@@ -354,6 +412,13 @@ class GatewayUpstream:
             while len(self._task_lanes) > MOST_TASKS:
                 self._task_lanes.popitem(last=False)
 
+    async def _answered(self, call: Call, result: Any, send: Any) -> Any:
+        """The result after the questions in it that are all answered here."""
+        asked = None if self.answers is None else asked_by(call.method, result)
+        if self.answers is None or asked is None or not self.answers.takes_all(asked):
+            return result
+        return await push(self.answers.instead(call), asked, send)
+
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
@@ -386,6 +451,7 @@ class GatewayUpstream:
             self._host = HeldLifespan(members(target.handler).lifespan)
             await self._host.entered
         said = await target.handler(replace(call, revision=MODERN))
+        said = await self._answered(replace(call, revision=MODERN), said, target.handler)
         asked = asked_by(call.method, said)
         if asked is not None and call.reply.asks:
             said = await push(call, asked, target.handler)

@@ -102,6 +102,10 @@ class Reply:
         """The handler would not answer for want of these scopes; a transport may know where to get them."""
         self.lacking = scopes
 
+    def postpone(self, seconds: float) -> None:
+        """Too much was asked, and after so long it may be tried again; a transport may have words for it."""
+        self.retry_after = seconds
+
     def close(self) -> None:
         """Cut it off: nothing can be said on it any more."""
         self.closed = True
@@ -232,6 +236,8 @@ class Members(Struct, frozen=True):
     canonical: Callable[[str, str], str | None]
     # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
     hides: Callable[[Call, str, str], bool]
+    # Is told of a request that was not let in: the status, why, and from where it came.
+    refused: Callable[[int, str, str | None], None]
     # The handlers of other paths, where a transport has paths; as they change.
     endpoints: Callable[[], Mapping[str, Handler]]
     # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
@@ -253,6 +259,7 @@ def members(handler: Handler) -> Members:
         needs=getattr(handler, "needs", _nothing_needed),
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
+        refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
         readiness=getattr(handler, "readiness", _depends_on_nothing),
         measures=getattr(handler, "measures", _no_measures),
@@ -261,6 +268,10 @@ def members(handler: Handler) -> Members:
 
 def _nothing_needed(method: str, name: str) -> Collection[str]:
     return ()
+
+
+def _not_told(status: int, reason: str, address: str | None) -> None:
+    pass
 
 
 def _depends_on_nothing() -> Mapping[str, str]:

@@ -47,6 +47,9 @@ class Stream(Protocol):
     def lack(self, scopes: frozenset[str]) -> None:
         """Scopes without which the request is not answered."""
 
+    def postpone(self, seconds: float) -> None:
+        """The request may be tried again after so long."""
+
     def finish(self, message: bytes | None) -> None:
         """The answer; None when there will be none, because the request was cancelled."""
 
@@ -78,6 +81,9 @@ class ChannelReply(Reply):
 
     def lack(self, scopes: frozenset[str]) -> None:
         self._stream.lack(scopes)
+
+    def postpone(self, seconds: float) -> None:
+        self._stream.postpone(seconds)
 
     async def drain(self) -> None:
         await self._stream.drain()
@@ -300,6 +306,9 @@ class Channel:
 
     def lack(self, scopes: frozenset[str]) -> None:
         """There is nowhere to get them from: what is said is said in the answer."""
+
+    def postpone(self, seconds: float) -> None:
+        """The answer says it."""
 
     def finish(self, message: bytes | None) -> None:
         if message is not None:

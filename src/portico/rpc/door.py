@@ -301,7 +301,8 @@ class Door:
 
     def _refuse(self, call: Call, failure: ProtocolError) -> bytes:
         call.reply.error = failure.code_at(call.revision)
-        call.reply.retry_after = failure.retry_after
+        if failure.retry_after is not None:
+            call.reply.postpone(failure.retry_after)
         return jsonrpc.error(call.id, failure, call.revision)
 
 

@@ -284,7 +284,7 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
             "--auth-issuer (auth=…), or say --insecure (insecure=True)"
         )
-    if not local:
+    if not local or _has_names(options):
         _check_public_url(server)
     return exchange(server, settings)
 
@@ -298,6 +298,11 @@ def _check_public_url(server: Server) -> None:
         )
 
 
+def _has_names(options: EndpointOptions) -> bool:
+    """Whether it is known by other names than this machine's own."""
+    return bool(options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"))
+
+
 def _named(place: Place) -> Sequence[str]:
     return () if place.host in ("0.0.0.0", "::", "") else (place.host,)
 
@@ -305,7 +310,7 @@ def _named(place: Place) -> Sequence[str]:
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
-    if options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"):
+    if _has_names(options):
         _check_public_url(server)
     made = exchange(server, _settings(server, options))
     return Application(made, partial(_among_others, server, made, files=True))

@@ -116,6 +116,10 @@ class Witness(Protocol):
         """A request was answered, or failed. Never raises."""
         ...
 
+    def refused(self, status: int, reason: str, address: str | None) -> None:
+        """A request was not let in by its transport: it has no credentials, or none that are good. Never raises."""
+        ...
+
 
 current: ContextVar[Passage | None] = ContextVar("portico_passage", default=None)
 """The request that is on its way through a protected server in this task."""

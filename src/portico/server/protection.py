@@ -25,7 +25,7 @@ from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Service
 from portico.server.registry.views import KINDS, CallerView, KeptViews
 from portico.wire.completion import PromptReference
-from portico.wire.errors import ResourceNotFound
+from portico.wire.errors import InsufficientScope, ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import ASKABLE
 
@@ -38,6 +38,7 @@ class Protected(Protocol):
     runtime: Runtime
 
     def own(self, kind: Kind, name: str) -> Owned | None: ...
+    def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
     def owned(self, component: Any) -> Owned: ...
     @property
     def others(self) -> Others: ...
@@ -252,7 +253,7 @@ class Protection:
         """What else has to be met by a call that is allowed. None: nothing, or what has to be waited for."""
         assert passage.kind is not None and passage.owned is not None
         call = passage.call
-        questions = [] if self.guard is None else self.guard.require(call, passage.kind, passage.owned, arguments)
+        questions = [] if self.guard is None else self._required(self.guard, passage, arguments)
         waiting = None
         if self.meter is not None and not passage.reached:
             passage.reached = True
@@ -263,6 +264,19 @@ class Protection:
             # A state of ours that no question asks for any more is not good for a second call all the same.
             return self._agreed(waiting, passage, [])
         return waiting
+
+    def _required(self, guard: AccessGuard, passage: Passage, arguments: bytes | Raw) -> list[str]:
+        assert passage.kind is not None and passage.owned is not None
+        call = passage.call
+        try:
+            return guard.require(call, passage.kind, passage.owned, arguments)
+        except InsufficientScope as refusal:
+            # With what the tool itself demands, so that all of it can be had in one go.
+            own = self._server.needs(call.method, getattr(call.typed(), "name", ""), call)
+            missing = _missing(call, refusal.scopes | own)
+            raise InsufficientScope(
+                f"The {passage.kind} {passage.owned.name!r}", refusal.scopes | own, missing or refusal.scopes
+            ) from None
 
     async def _agreed(self, waiting: Any, passage: Passage, questions: list[str]) -> None:
         if waiting is not None:
@@ -277,6 +291,11 @@ _ENTERING: dict[str, Callable[[Protection, Passage, Answer], Any]] = {
     "resources/read": Protection._resource,
     "completion/complete": Protection._complete,
 }
+
+
+def _missing(call: Call, scopes: frozenset[str]) -> frozenset[str]:
+    lacks = getattr(call.principal, "lacks", None)
+    return scopes if lacks is None else frozenset(lacks(scopes))
 
 
 class _Located(msgspec.Struct, gc=False):

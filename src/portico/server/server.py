@@ -37,6 +37,7 @@ from portico.server.registry.mounted import Mounts, Others
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
+from portico.server.registry.views import CallerView
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
@@ -154,6 +155,8 @@ class Server(FamiliarServer, Registrar):
         self.pages: list[PageRoute] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
+        # Which those are, by alias.
+        self.accounts: dict[str, Any] = {}
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.
@@ -287,10 +290,13 @@ class Server(FamiliarServer, Registrar):
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
         return self._others.listed(catalog) if self._others else catalog.definitions
 
-    def needs(self, method: str, name: str) -> frozenset[str]:
-        """The scopes that a principal has to have for a request about this name; none for what is not ours."""
+    def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]:
+        """The scopes that a principal has to have for a request about this name; none for what is not ours, or not
+        shown to the sender of a call: without one, to strangers."""
         tool = self.registry.by_name.get(name) if method == "tools/call" else None
-        return frozenset() if tool is None else tool.needs
+        if tool is None or self.hides(call or _STRANGER, "tool", name):
+            return frozenset()
+        return tool.needs
 
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
@@ -365,7 +371,7 @@ class Server(FamiliarServer, Registrar):
         facet = call.facet
         if view is None and facet is None:
             known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-            return not known or self.registry.has(uri) or self._others.may_have(uri, None)
+            return not known or self.registry.has(uri) or self._others_have(call, uri)
 
         def seen(kind: Kind, owned: Owned) -> bool:
             return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
@@ -374,11 +380,15 @@ class Server(FamiliarServer, Registrar):
         if owned is not None:
             return seen("resource", owned)
         below = any(seen(_kind(one), self.owned(one)) for one in self.registry.below(uri))
-        return below or self._others.may_have(uri, facet, view)
+        return below or self._others_have(call, uri, view)
+
+    def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
+        return self._others.may_have(uri, call.facet, view) and not self._others.hides(call, "resource", uri)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
-        if call.facet is None and (self.protection is None or self.protection.guard is None):
+        guarded = self.protection is not None and self.protection.guard is not None
+        if call.facet is None and not guarded and not self._mounts:
             return None
         return lambda uri: self._shows(call.facet, uri) and not self.hides(call, "resource", uri)
 
@@ -433,9 +443,15 @@ class Server(FamiliarServer, Registrar):
 
     def hides(self, call: Call, kind: Kind, name: str) -> bool:
         """Whether something is here that the sender of a call is not to learn of."""
-        if self.protection is None or self.protection.guard is None:
-            return False
-        return not self.protection.guard.sight(call).sees(kind, self.owner_of(kind, name))
+        guard = None if self.protection is None else self.protection.guard
+        if guard is not None and not guard.sight(call).sees(kind, self.owner_of(kind, name)):
+            return True
+        return self.own(kind, name) is None and self._others.hides(call, kind, name)
+
+    def refused(self, status: int, reason: str, address: str | None) -> None:
+        """A transport did not let a request in."""
+        if self.protection is not None and self.protection.witness is not None:
+            self.protection.witness.refused(status, reason, address)
 
     @property
     def others(self) -> Others:
@@ -691,6 +707,9 @@ class Server(FamiliarServer, Registrar):
         * **idle_session** – after how many seconds an unused session ends.
         """
         return cast("Application", _endpoint().asgi(self, **options))
+
+
+_STRANGER = Call(method="tools/call", address="")
 
 
 def _kind(resource: Resource) -> Kind:

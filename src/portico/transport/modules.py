@@ -28,6 +28,17 @@ def load(target: str) -> Any:
     return _object(module, name, target) if name else _only(module, target)
 
 
+def function(target: str) -> Any:
+    """The function that `module:function` names, not called. Raises UsageError if there is none."""
+    place, name = _split(target)
+    found: Any = _from_file(place) if _is_file(place) else _from_name(place)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"there is no function {name!r} in {place}")
+    return found
+
+
 def is_server(found: Any) -> bool:
     """A Server, or anything else that answers Calls and has a beginning and an end."""
     return callable(found) and hasattr(found, "lifespan") and not isinstance(found, type)

@@ -26,13 +26,11 @@ class TimeLimit:
         assert task is not None
         self._task: asyncio.Task[Any] = task
         self._before = task.cancelling()
-        self._all.limits.add(self)
-        self._watch()
+        all = self._all
+        all.limits.add(self)
+        if self.until is not None and self.until < all.next:
+            all.look_at(self.until)
         return self
-
-    def _watch(self) -> None:
-        if self.until is not None and self.until < self._all.next:
-            self._all.look_at(self.until)
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
@@ -51,7 +49,8 @@ class TimeLimit:
     def reschedule(self, when: float | None) -> None:
         if not self._over:
             self.until = when
-            self._watch()
+            if when is not None and when < self._all.next:
+                self._all.look_at(when)
 
     def expire(self) -> None:
         self._over = True

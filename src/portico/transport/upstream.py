@@ -411,17 +411,21 @@ class Upstream:
 
     async def finish(self, begun: BegunCall, params: Raw) -> Raw:
         """The result of a call that was begun with these params."""
-        link = self.link
-        assert type(link) is StreamableHttp
+        link, response = begun.link, None
         try:
             with TimeLimit(self._time_limits, self._timeout):
-                return await link.finish(begun)
+                response = await begun.answer
+                result = link.result_at_hand(begun, response)
+                return await link.result_later(begun, response) if result is None else result
         except TimeoutError:
             raise TimedOut(f"{self.name}: tools/call was not answered within {self._timeout:g} s{link.hint}") from None
         except HeaderMismatch:
             pass
         except (TransportError, ProtocolError) as failure:
-            await self._reason_to_repeat(link, begun.call.method, failure, 0, False)
+            await self._reason_to_repeat(link, begun.call.method, link.named(failure), 0, False)
+        finally:
+            if response is None:
+                link.lose(begun)
         # It was turned away at the door, so it is sent again, with ceremony.
         return await self.__call__(replace(begun.call, params=params, read=None))  # type: ignore[no-any-return]
 

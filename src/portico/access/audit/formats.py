@@ -11,6 +11,7 @@ import msgspec
 from portico import __version__
 from portico.access.audit.checkpoints import StoredCheckpoint
 from portico.access.audit.records import CallRecord
+from portico.access.audit.tables import StoredRow
 
 Format = Literal["jsonl", "ocsf", "cef"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -21,9 +22,10 @@ _OCSF = "1.3.0"
 _OCSF_LEVELS = {1: "Informational", 2: "Low", 3: "Medium", 4: "High"}
 
 
-def jsonl(chain: str, hash: str, record: CallRecord) -> str:
+def jsonl(row: StoredRow, record: CallRecord | None = None) -> str:
     """All of it, with its place in its chain: what `portico audit verify --file` can verify."""
-    return f'{{"chain":"{chain}","hash":"{hash}","record":{msgspec.json.encode(record).decode()}}}'
+    chain, _, _, body, hash = row
+    return f'{{"chain":"{chain}","hash":"{hash}","record":{body}}}'
 
 
 def jsonl_checkpoint(stored: StoredCheckpoint) -> str:
@@ -34,7 +36,8 @@ def jsonl_checkpoint(stored: StoredCheckpoint) -> str:
 # OCSF: https://schema.ocsf.io, API Activity and Authentication
 
 
-def ocsf(chain: str, hash: str, record: CallRecord) -> str:
+def ocsf(row: StoredRow, record: CallRecord) -> str:
+    chain, _, _, _, hash = row
     event = _authentication(record) if record.kind == "login" else _api_activity(record)
     event["metadata"] = {
         "version": _OCSF,
@@ -127,7 +130,8 @@ def _unmapped(record: CallRecord, hash: str) -> dict[str, Any]:
 # CEF: a header of seven parts, then key=value
 
 
-def cef(chain: str, hash: str, record: CallRecord) -> str:
+def cef(row: StoredRow, record: CallRecord) -> str:
+    chain, _, _, _, hash = row
     failed, refused = record.outcome in _FAILED, record.outcome in _REFUSED
     severity = 7 if refused else 4 if failed else 1
     what = record.method or record.kind
@@ -191,10 +195,10 @@ def written_checkpoint(form: Format, stored: StoredCheckpoint, at: int) -> str:
     record = CallRecord(
         number=stored.number, at=at, method="audit/checkpoint", name=f"{stored.number}:{stored.hash}", outcome="ok"
     )
-    return WRITERS[form]("checkpoint", stored.hash, record)
+    return WRITERS[form](("checkpoint", stored.number, at, stored.body, stored.hash), record)
 
 
-WRITERS: dict[Format, Callable[[str, str, CallRecord], str]] = {"jsonl": jsonl, "ocsf": ocsf, "cef": cef}
+WRITERS: dict[Format, Callable[[StoredRow, CallRecord], str]] = {"jsonl": jsonl, "ocsf": ocsf, "cef": cef}
 
 
 def moment(at: int) -> str:

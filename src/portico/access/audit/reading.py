@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from portico.access.audit import tables
 from portico.access.audit.records import CallRecord
-from portico.access.audit.tables import StoredRecord
+from portico.access.audit.tables import StoredRow
 from portico.store.transaction import Transaction
 
 PAGE = 2000
@@ -41,11 +41,11 @@ class RecordFilter(Struct, frozen=True):
 _record = msgspec.json.Decoder(CallRecord)
 
 
-def newest(tx: Transaction, wanted: RecordFilter, limit: int) -> list[tuple[StoredRecord, CallRecord]]:
+def newest(tx: Transaction, wanted: RecordFilter, limit: int) -> list[tuple[StoredRow, CallRecord]]:
     """The newest that are wanted, the oldest of them first."""
-    found: list[tuple[StoredRecord, CallRecord]] = []
+    found: list[tuple[StoredRow, CallRecord]] = []
     for stored in _downwards(tx, wanted):
-        record = read_record(stored.body)
+        record = read_record(stored[3])
         if record is not None and wanted.takes(record):
             found.append((stored, record))
             if len(found) >= limit:
@@ -53,7 +53,7 @@ def newest(tx: Transaction, wanted: RecordFilter, limit: int) -> list[tuple[Stor
     return found[::-1]
 
 
-def _downwards(tx: Transaction, wanted: RecordFilter) -> Iterator[StoredRecord]:
+def _downwards(tx: Transaction, wanted: RecordFilter) -> Iterator[StoredRow]:
     at, chain, number = wanted.until, "~", _FAR
     while True:
         page = tx.all(
@@ -62,20 +62,20 @@ def _downwards(tx: Transaction, wanted: RecordFilter) -> Iterator[StoredRecord]:
             "(at, chain, number) < (:at, :chain, :number) order by at desc, chain desc, number desc limit :page",
             {"since": wanted.since, "at": at, "chain": chain, "number": number, "page": PAGE},
         )
-        yield from (StoredRecord(*row) for row in page)
+        yield from page
         if len(page) < PAGE:
             return
         chain, number, at = page[-1][:3]
 
 
-def by_chain(tx: Transaction, wanted: RecordFilter) -> Iterator[tuple[StoredRecord, CallRecord]]:
+def by_chain(tx: Transaction, wanted: RecordFilter) -> Iterator[tuple[StoredRow, CallRecord]]:
     """All that are wanted, chain by chain: in this order they can be verified."""
     for chain in tables.chains(tx):
         for page in tables.records_of(tx, chain):
             for number, at, body, hash in page:
                 record = read_record(body) if wanted.since <= at <= wanted.until else None
                 if record is not None and wanted.takes(record):
-                    yield StoredRecord(chain, number, at, body, hash), record
+                    yield (chain, number, at, body, hash), record
 
 
 def read_record(body: str) -> CallRecord | None:

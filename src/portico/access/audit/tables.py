@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,31 +19,34 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 PAGE = 20_000
 
 
-class StoredRecord(Struct, frozen=True, array_like=True):
-    """One row. The body is what was hashed; `at` stands beside it to be searched by."""
-
-    chain: str
-    number: int
-    at: int
-    body: str
-    hash: str
+StoredRow = tuple[str, int, int, str, str]
+"""The chain, the number, the moment, the body and the hash. The body is what was hashed; the moment is to be searched
+by."""
 
 
-def has_record(tx: Transaction, row: StoredRecord) -> bool:
-    found = tx.maybe(str, "select hash from audit_record where chain = ? and number = ?", [row.chain, row.number])
-    return found == row.hash
+# With one statement for each row the thread that writes would give way to the others as often.
+AT_ONCE = 100
+_ONE = "insert into audit_record (chain, number, at, body, hash) values (?, ?, ?, ?, ?)"
+_SOME = _ONE + ", (?, ?, ?, ?, ?)" * (AT_ONCE - 1)
 
 
-def add_records(tx: Transaction, chain: str, rows: list[StoredRecord], ended: bool) -> None:
-    tx.many(
-        "insert into audit_record (chain, number, at, body, hash) values (?, ?, ?, ?, ?)",
-        [(chain, one.number, one.at, one.body, one.hash) for one in rows],
-    )
-    last = rows[-1]
+def has_record(tx: Transaction, row: StoredRow) -> bool:
+    found = tx.maybe(str, "select hash from audit_record where chain = ? and number = ?", row[:2])
+    return found == row[4]
+
+
+def add_records(tx: Transaction, rows: list[StoredRow], ended: bool) -> None:
+    """The next records of one chain."""
+    whole = len(rows) - len(rows) % AT_ONCE
+    for at in range(0, whole, AT_ONCE):
+        tx.run(_SOME, list(chain.from_iterable(rows[at : at + AT_ONCE])))
+    if whole < len(rows):
+        tx.many(_ONE, rows[whole:])
+    name, number, _, _, hash = rows[-1]
     tx.run(
         "insert into audit_head (chain, number, hash, ended) values (:chain, :number, :hash, :ended) "
         "on conflict (chain) do update set number = excluded.number, hash = excluded.hash, ended = excluded.ended",
-        {"chain": chain, "number": last.number, "hash": last.hash, "ended": ended},
+        {"chain": name, "number": number, "hash": hash, "ended": ended},
     )
 
 
@@ -78,8 +82,8 @@ def add_checkpoint(
     last = last_checkpoint(tx)
     number = max(seen, last.number if last is not None else 0) + 1
     heads = {
-        chain: ChainHead(length, hash, ended)
-        for chain, length, hash, ended in tx.all(
+        name: ChainHead(length, hash, ended)
+        for name, length, hash, ended in tx.all(
             tuple[str, int, str, bool], "select chain, number, hash, ended from audit_head where number > covered"
         )
     }
@@ -94,10 +98,10 @@ def add_checkpoint(
         "insert into audit_checkpoint (number, at, body, signature) values (?, ?, ?, ?)",
         [number, at, stored.body, stored.signature],
     )
-    for chain, head in heads.items():
+    for name, head in heads.items():
         tx.run(
             "update audit_head set covered = :number where chain = :chain and covered < :number",
-            {"chain": chain, "number": head.number},
+            {"chain": name, "number": head.number},
         )
     return stored
 
@@ -130,14 +134,14 @@ def chains(tx: Transaction) -> Iterator[str]:
         name = found
 
 
-def records_of(tx: Transaction, chain: str) -> Iterator[list[tuple[int, int, str, str]]]:
+def records_of(tx: Transaction, name: str) -> Iterator[list[tuple[int, int, str, str]]]:
     """The number, moment, body and hash of each record, in the order of their numbers, a page at a time."""
     after = -(2**62)
     while True:
         page = tx.all(
             tuple[int, int, str, str],
             "select number, at, body, hash from audit_record where chain = ? and number > ? order by number limit ?",
-            [chain, after, PAGE],
+            [name, after, PAGE],
         )
         if page:
             yield page

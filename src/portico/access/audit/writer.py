@@ -1,7 +1,8 @@
 """The writer: takes note of calls that have ended, and writes them in groups.
 
-On the loop a call costs an entry in a list. A thread makes records and hashes of them, and the store's own thread
-writes a group of them at once. Every thousand records, or every ten seconds, a checkpoint goes with them.
+The record of a call is written down on the loop, with the call that comes after it, if that is quick; else in a thread,
+where the records are chained. The store's own thread writes a group of them at once. Every thousand records, or every
+ten seconds, a checkpoint goes with them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico import __version__
 from portico.access.audit import chain, retention, tables
@@ -25,10 +27,11 @@ from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, Stored
 from portico.access.audit.checkpoints import signed as sign
 from portico.access.audit.formats import WRITERS, Format, written_checkpoint
 from portico.access.audit.keys import AuditKey
-from portico.access.audit.records import ArgumentPolicy, CallRecord, EndedCall, Screen, record_of
+from portico.access.audit.reading import read_record
+from portico.access.audit.records import ArgumentPolicy, CallRecord, EndedCall, RecordMaker, Screen
 from portico.access.audit.settings import AuditSettings
 from portico.access.audit.sinks import Sink
-from portico.access.audit.tables import OwnPart, StoredRecord
+from portico.access.audit.tables import OwnPart, StoredRow
 from portico.store.database import Database, when_ready
 from portico.store.errors import OutcomeUnknown, StoreError
 from portico.store.transaction import Transaction
@@ -41,6 +44,8 @@ GROUP = 1000
 # How often what was written is signed.
 CHECKPOINT_RECORDS = 1000
 CHECKPOINT_SECONDS = 10.0
+# How often the last checkpoint is written down outside of the store, where there are very many.
+HEAD_SECONDS = 1.0
 # What the params and results of calls may have together that wait to be written.
 MOST_BYTES = 64 * 1024 * 1024
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
@@ -48,15 +53,14 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 END_SECONDS = 10.0
 CUT_SECONDS = 3600.0
 
-Waiting = EndedCall | Callable[[int], CallRecord]
-"""A call, or a record that wants only its number."""
+Waiting = EndedCall | tuple[int, str] | CallRecord
+"""A call; the moment and the record of one, all but its number; or another record, which is given its number."""
 
 
 class _RecordGroup(Struct, eq=False):
     """Records that are made, and wait for the store."""
 
-    rows: list[StoredRecord]
-    records: list[CallRecord]
+    rows: list[StoredRow]
     hashes: list[bytes]
 
 
@@ -69,12 +73,17 @@ class AuditWriter:
         self._settings = settings
         self._server = server
         self._key = key
-        self._policy = ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen)
+        self._maker = RecordMaker(ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen))
         self._database = None if store is None else Database(store, connections=1)
         self._head_file = None if store is None else HeadFile(data, store)
         self._sinks = [Sink(one) for one in settings.sink_addresses]
         self._waiting: list[Waiting] = []
         self._waiting_bytes = 0
+        # How many of them have been looked at.
+        self._noted = 0
+        self._most = settings.most_waiting
+        # Without a store it depends on the sinks alone.
+        self._lonely = store is None
         self._dropped = 0
         self._failing = False
         self._due: asyncio.Event | None = None
@@ -88,9 +97,11 @@ class AuditWriter:
         self._previous = FIRST
         self._signed_at = 0.0
         self._cut_after = 0.0
+        self._head_after = 0.0
         # Made, and not written yet; and whether the store may have it although it did not say so.
         self._made: _RecordGroup | None = None
         self._unsure = False
+        self._ending = asyncio.Event()
         # Those who wait until all is written.
         self._listeners: set[asyncio.Event] = set()
 
@@ -98,28 +109,44 @@ class AuditWriter:
 
     @property
     def is_full(self) -> bool:
-        if len(self._waiting) >= self._settings.most_waiting or self._waiting_bytes > MOST_BYTES:
+        if len(self._waiting) >= self._most or self._waiting_bytes > MOST_BYTES:
             return True
-        return self._database is None and any(sink.is_full for sink in self._sinks)
+        return self._lonely and any(sink.is_full for sink in self._sinks)
 
     def add(self, ended: Waiting, size: int = 0) -> None:
-        if self.is_full:
+        waiting = self._waiting
+        if len(waiting) >= self._most or self._waiting_bytes > MOST_BYTES or (self._lonely and self.is_full):
             self._dropped += 1
             return
-        self._waiting.append(ended)
+        if len(waiting) > self._noted:
+            self._note()
+        waiting.append(ended)
         self._waiting_bytes += size
         if self._due is None:
             return  # the server has not begun: it is written when it does
-        if len(self._waiting) >= GROUP:
+        if len(waiting) >= GROUP:
             self._due.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GROUP_SECONDS, self._due.set)
+
+    def _note(self) -> None:
+        """Write down the call before this one, if that is quick: it was answered meanwhile, so that the length of its
+        answer is known, and it need not be kept any longer."""
+        waiting = self._waiting
+        for at in range(self._noted, len(waiting)):
+            one = waiting[at]
+            if type(one) is EndedCall and self._maker.is_quick(one):
+                try:
+                    waiting[at] = (one.at, self._maker.rest(one))
+                except Exception:
+                    pass  # a record that cannot be written is looked at when it is its turn
+        self._noted = len(waiting)
 
     # In the background
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._due = asyncio.Event()
+        self._due, self._ending = asyncio.Event(), asyncio.Event()
         if self._database is not None:
             await when_ready(self._open)
         self.add(self._begin())
@@ -128,8 +155,14 @@ class AuditWriter:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            self._ending.set()
+            self._due.set()
+            # In the middle of a write it is not known whether it was done: so that is waited for.
+            await asyncio.wait([task], timeout=END_SECONDS)
+            if not task.done():
+                self._unsure = True
+                task.cancel()
+                await asyncio.wait([task])
             await self._end()
 
     async def _open(self) -> None:
@@ -155,10 +188,10 @@ class AuditWriter:
             known.number,
         )
         note = {"found": self._seen, "written": str(known)}
-        self.add(lambda number: CallRecord(number=number, at=_now(), kind="restored", owner=self._server, note=note))
+        self.add(CallRecord(number=0, at=_now(), kind="restored", owner=self._server, note=note))
         self._seen = known.number
 
-    def _begin(self) -> Callable[[int], CallRecord]:
+    def _begin(self) -> CallRecord:
         note = {
             "process": os.getpid(),
             "host": socket.gethostname(),
@@ -166,7 +199,7 @@ class AuditWriter:
             "checkpoint": self._seen,
             "key": self._key.id,
         }
-        return lambda number: CallRecord(number=number, at=_now(), kind="begin", owner=self._server, note=note)
+        return CallRecord(number=0, at=_now(), kind="begin", owner=self._server, note=note)
 
     async def _run(self) -> None:
         assert self._due is not None
@@ -178,6 +211,8 @@ class AuditWriter:
             except TimeoutError:
                 pass
             self._due.clear()
+            if self._ending.is_set():
+                return
             try:
                 await self._write_all(signed=self._is_checkpoint_due)
                 if time.monotonic() >= self._cut_after:
@@ -188,6 +223,8 @@ class AuditWriter:
                 level = logging.DEBUG if self._failing else logging.ERROR
                 log.log(level, "the audit cannot be written: %s", failure, exc_info=cause)
                 self._failing = True
+                if self._ending.is_set():
+                    return
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
                 self._due.set()
@@ -219,10 +256,13 @@ class AuditWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._made is not None or self._waiting or self._dropped or signed:
+        # What comes meanwhile waits for others to come: many small groups cost more than one.
+        left = len(self._waiting)
+        while self._made is not None or left > 0 or self._dropped or signed:
             if self._made is None:
+                left -= GROUP
                 self._made = await asyncio.to_thread(self._make, self._take())
-            group, last = self._made, not self._waiting
+            group, last = self._made, left <= 0
             signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= CHECKPOINT_RECORDS
             stored = await self._keep(group, signs, ended and last)
             self._made = None
@@ -230,8 +270,9 @@ class AuditWriter:
             if stored is not None:
                 self._unsigned, self._seen, self._previous = [], stored.number, stored.hash
                 self._signed_at = time.monotonic()
+            if self._sinks or (stored is not None and (signed or time.monotonic() >= self._head_after)):
+                await asyncio.to_thread(self._tell, group, stored)
             signed = signed and not last
-            await asyncio.to_thread(self._tell, group, stored)
         if self._failing:
             log.warning("the audit is written again")
             self._failing = False
@@ -240,40 +281,41 @@ class AuditWriter:
 
     def _take(self) -> list[Waiting]:
         some, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+        self._noted = max(0, self._noted - GROUP)
         if not self._waiting:
             self._waiting_bytes = 0
         if self._dropped:
             note = {"count": self._dropped}
+            some.append(CallRecord(number=0, at=_now(), kind="dropped", owner=self._server, note=note))
             self._dropped = 0
-            some.append(
-                lambda number: CallRecord(number=number, at=_now(), kind="dropped", owner=self._server, note=note)
-            )
         return some
 
     def _make(self, some: list[Waiting]) -> _RecordGroup:
         """Records, each bound to the one before. In a thread; one group at a time."""
-        rows, records, hashes = [], [], []
+        rows, hashes = [], []
         for one in some:
             self._number += 1
-            number = self._number
-            record, body = self._encoded(one, number)
-            self._last = chain.link(self._last, body)
-            rows.append(StoredRecord(self._chain, number, record.at, body.decode(), self._last.hex()))
-            records.append(record)
+            at, body = self._written(one, self._number)
+            self._last = chain.link(self._last, body.encode())
+            rows.append((self._chain, self._number, at, body, self._last.hex()))
             hashes.append(self._last)
-        return _RecordGroup(rows, records, hashes)
+        return _RecordGroup(rows, hashes)
 
-    def _encoded(self, one: Waiting, number: int) -> tuple[CallRecord, bytes]:
-        """What cannot be written down is still a record: that it was there counts."""
+    def _written(self, one: Waiting, number: int) -> tuple[int, str]:
+        """A record and its moment. What cannot be written down is still a record: that it was there counts."""
         try:
-            record = record_of(one, number, self._policy) if isinstance(one, EndedCall) else one(number)
-            return record, _encode(record)
+            if isinstance(one, tuple):
+                return one[0], f'{{"number":{number}{one[1]}'
+            if isinstance(one, EndedCall):
+                return one.at, f'{{"number":{number}{self._maker.rest(one)}'
+            record = replace(one, number=number)
+            return record.at, _encode(record).decode()
         except Exception as failure:
             log.error("a call cannot be recorded as it was", exc_info=failure)
             method, outcome = (one.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
             error = type(failure).__name__
             poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
-            return poor, _encode(poor)
+            return poor.at, _encode(poor).decode()
 
     async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
         """In the store, or nowhere if there is none; the checkpoint that went with it."""
@@ -295,7 +337,7 @@ class AuditWriter:
         if group.rows:
             if self._unsure and tables.has_record(tx, group.rows[-1]):
                 return None
-            tables.add_records(tx, self._chain, group.rows, ended)
+            tables.add_records(tx, group.rows, ended)
         return None if own is None else tables.add_checkpoint(tx, self._key, _now(), own, self._seen)
 
     def _sign_alone(self, own: OwnPart) -> StoredCheckpoint:
@@ -313,15 +355,15 @@ class AuditWriter:
     def _tell(self, group: _RecordGroup, stored: StoredCheckpoint | None) -> None:
         """To the sinks, and the head to its file. In a thread."""
         written: dict[Format, list[str]] = {}
+        records = [(row, read_record(row[3])) for row in group.rows] if self._sinks else []
         for sink in self._sinks:
             form = sink.address.format
             if form not in written:
-                lines = [
-                    WRITERS[form](row.chain, row.hash, one) for row, one in zip(group.rows, group.records, strict=True)
-                ]
+                lines = [WRITERS[form](row, one) for row, one in records if one is not None]
                 written[form] = lines if stored is None else [*lines, written_checkpoint(form, stored, _now())]
             sink.write(written[form])
         if stored is not None and self._head_file is not None:
+            self._head_after = time.monotonic() + HEAD_SECONDS
             try:
                 self._head_file.write(stored.head)
             except OSError as failure:
@@ -340,10 +382,10 @@ class AuditWriter:
         )
         if stored is not None:
             self._seen = stored.number
-            await asyncio.to_thread(self._tell, _RecordGroup([], [], []), stored)
+            await asyncio.to_thread(self._tell, _RecordGroup([], []), stored)
 
     async def _end(self) -> None:
-        self.add(lambda number: CallRecord(number=number, at=_now(), kind="end", owner=self._server))
+        self.add(CallRecord(number=0, at=_now(), kind="end", owner=self._server))
         try:
             async with asyncio.timeout(END_SECONDS):
                 await self._write_all(signed=True, ended=True)

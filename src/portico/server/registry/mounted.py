@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call, Facet
+from portico.rpc.call import Call, Facet, members
 from portico.rpc.relay import ChangeRelay
 from portico.rpc.turns import caller_of
 from portico.schema.problems import nearest
@@ -46,6 +46,7 @@ class Others(Protocol):
     def __len__(self) -> int: ...
     def owner_of(self, kind: Kind, name: str) -> Owned | None: ...
     def canonical(self, kind: Kind, name: str) -> str | None: ...
+    def hides(self, call: Call, kind: Kind, name: str) -> bool: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
     def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]: ...
@@ -158,6 +159,14 @@ class Mounts:
             if inside is not None:
                 return mount.outside(kind, inside)
         return None
+
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        """Whether a mounted handler has something that it does not show to the sender of a call."""
+        for mount in self._mounts:
+            inward = mount.inward(name) if kind in ("tool", "prompt") else mount.inward_uri(name)
+            if inward is not None and members(mount.handler).hides(call, kind, inward):
+                return True
+        return False
 
     async def _holder(self, call: Call, kind: Kind, name: str) -> tuple[Mount, Owned] | None:
         """Whose tool or prompt it is: the first that lists it. What is not listed cannot be had by a name that no rule

@@ -184,6 +184,8 @@ class Caller(Struct, omit_defaults=True):
     """The client that asked for the task, as far as a body may want to know it, also after a restart."""
 
     principal: Principal | None = None
+    # Where it came from: who is no principal and has one is a stranger, and not the user of this machine.
+    address: str | None = None
     capabilities: ClientCapabilities = ClientCapabilities()
     client: Implementation | None = None
     # The result is what the call would have been answered with in this revision.
@@ -218,6 +220,7 @@ async def run(
         capabilities=caller.capabilities,
         client=caller.client,
         principal=caller.principal,
+        address=caller.address,
         progress_token=job.id,
         reply=BodyReply(reply, rounds=rounds),
     )

@@ -207,7 +207,7 @@ class TaskService(Service):
     ) -> Any:
         moment = now()
         revision = call.revision or MODERN
-        caller = Caller(_principal(call), call.capabilities, call.client, revision)
+        caller = Caller(_principal(call), call.address, call.capabilities, call.client, revision)
         # A client of 2026-07-28 cannot wish for a time to live: `params.task` is of the older design.
         ttl = _wished_ttl(params, config) if revision < MODERN else _default_ttl(config)
         job = Job(

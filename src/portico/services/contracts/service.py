@@ -132,7 +132,8 @@ class Contracts(Service):
 
     async def _contract(self, ctx: Context) -> Contract:
         """All tools that this caller is shown: those of the server, and of what is mounted in it."""
-        return await asking.contract_from(ctx.server, self._kept, principal=ctx.principal, client=ctx.client)
+        who = {"principal": ctx.principal, "client": ctx.client, "address": ctx.address}
+        return await asking.contract_from(ctx.server, self._kept, **who)
 
     async def _tool(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
         contract = await self._contract(ctx)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Coroutine
+from hashlib import sha256
+from time import time
 from typing import Any
 from urllib.parse import parse_qsl
 
 from portico.auth.conversation import Fetch, Fetched
 from portico.auth.principal import BearerTokens
-from portico.auth.resource import WELL_KNOWN, ResourceServer
+from portico.auth.resource import WELL_KNOWN, Remembered, ResourceServer
 from portico.auth.verifiers.credentials import Fetcher, MustWait, RequestCredentials, TokenInvalid, Unavailable
 from portico.auth.verifiers.proofs import Proof, ProofInvalid
 from portico.transport.http import headers as http
@@ -63,6 +65,7 @@ class Admission:
         paths: Callable[[], Collection[str]],
         needs: Needs,
         fetcher: Fetcher = fetch,
+        told: Callable[[int, str, str | None], None] | None = None,
     ) -> None:
         if auth is not None and auth.public_url is not None:
             # Some say the URL of the endpoint itself.
@@ -75,6 +78,10 @@ class Admission:
         self._paths = paths
         self._needs = needs
         self._fetch = fetcher
+        self._remembered = {} if auth is None else auth.remembered
+        # Whether nothing but the token decides who it is.
+        self._by_token = auth is not None and tokens is None and not auth.headers
+        self._told = told
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
 
     def pages(self) -> list[PageRoute]:
@@ -106,10 +113,27 @@ class Admission:
 
     def admit(self, request: Request) -> Answer | Waiting | None:
         """Give the request its principal; or the answer that refuses it, or a coroutine that comes to one of both."""
+        if self._by_token and not request.query:
+            # What most requests cost. The same head comes again and again: then not even its token is hashed again.
+            headers = request.headers
+            found = headers.admitted or self._find(headers)
+            if found is not None and found.until > time():
+                request.principal, request.until = found.verified.principal, found.verified.expires
+                return None
         try:
             return self._admit(request, proving=True)
         except MustWait:
             return self._wait(request)
+
+    def _find(self, headers: Headers) -> Remembered | None:
+        authorization = headers.get(b"authorization")
+        if authorization is None or authorization[:7].lower() != b"bearer ":
+            return None
+        found = self._remembered.get(sha256(authorization).digest())
+        if found is None or not found.enough:
+            return None
+        headers.admitted = found
+        return found
 
     def _admit(self, request: Request, proving: bool) -> Answer | None:
         authorization = request.headers.get(b"authorization")
@@ -140,7 +164,7 @@ class Admission:
                 self._use_at_once(auth, self._proof(request, auth, found))
             except (TokenInvalid, Unavailable) as failure:
                 return self._refused(request, failure)
-        request.principal = verified.principal
+        request.principal, request.until = verified.principal, verified.expires
         return self._forbidden(request, auth.required) if found.lacking else None
 
     def _without(self, request: Request, auth: ResourceServer) -> Answer | None:
@@ -163,7 +187,7 @@ class Admission:
                 raise ProofInvalid("the proof was used before")
         except (TokenInvalid, Unavailable, _Misplaced) as failure:
             return self._refused(request, failure)
-        request.principal = found.verified.principal
+        request.principal, request.until = found.verified.principal, found.verified.expires
         return self._forbidden(request, auth.required) if found.lacking else None
 
     def _proof(self, request: Request, auth: ResourceServer, found: Any) -> tuple[str, float] | None:
@@ -218,6 +242,8 @@ class Admission:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
             fields = self.auth.challenges(_here(request), self._asked(request), needed, error=code, nonce=nonce)
+        if self._told is not None:
+            self._told(401, error or reason, request.peer)
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
     def _refused(self, request: Request, failure: Exception) -> Answer:
@@ -239,6 +265,8 @@ class Admission:
 
     def _forbidden(self, request: Request, scopes: Collection[str]) -> Answer:
         needed = frozenset(scopes) | self._needed(request.headers)
+        if self._told is not None:
+            self._told(403, "insufficient_scope", request.peer)
         return self.forbidden(request, needed) or refusals.error(
             request, 403, "Forbidden: the token has not the scopes"
         )

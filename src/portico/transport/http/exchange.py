@@ -291,7 +291,8 @@ class Exchange:
         tokens = BearerTokens(settings.token, settings.operator_token) if given else None
         if tokens is None and auth is None:
             return None
-        return Admission(tokens, auth, settings.path, lambda: self._endpoints, members(self.handler).needs)
+        about = members(self.handler)
+        return Admission(tokens, auth, settings.path, lambda: self._endpoints, about.needs, told=about.refused)
 
     def _admit(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
         """It was let in before its body was read, but what it shows may be good no longer, or wait to be verified."""

@@ -44,6 +44,8 @@ class Headers(dict[bytes, bytes]):
     repeated: tuple[bytes, ...] = ()
     # What a body said that these headers were found to agree with.
     agreed: tuple[str, str, str | None] | None = None
+    # What was found out about who they come from.
+    admitted: Any = None
 
     @classmethod
     def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> Headers:

@@ -46,6 +46,7 @@ from portico.wire.errors import (
     ProtocolError,
     SessionLost,
     TimedOut,
+    TransportError,
     UsageError,
 )
 from portico.wire.jsonrpc import NOTHING, Frame, Malformed, RequestId
@@ -102,6 +103,7 @@ class RequestSender(Protocol):
 class BegunCall(NamedTuple):
     """A request that was sent, and what will be the head of its response."""
 
+    link: StreamableHttp
     connection: HttpConnection
     answer: asyncio.Future[Response]
     id: int
@@ -254,25 +256,33 @@ class StreamableHttp(HttpSide, Link):
         id = self.new_id()
         body = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params)
         answer = connection.exchange(b"%b%d\r\n\r\n%b" % (head, len(body), body))
-        return BegunCall(connection, answer, id, body, params, call)
+        return BegunCall(self, connection, answer, id, body, params, call)
 
-    async def finish(self, begun: BegunCall) -> Raw:
-        """The result of what `begin` has begun."""
+    def result_at_hand(self, begun: BegunCall, response: Response) -> Raw | None:
+        """The result of what `begin` has begun, if the response is an ordinary one and all of it is here."""
+        headers = response.headers
+        if response.status != 200 or headers.get("content-type") != JSON or "content-encoding" in headers:
+            return None
         try:
-            response = await begun.answer
-            headers = response.headers
-            plain = response.status == 200 and headers.get("content-type") == JSON and "content-encoding" not in headers
-            data = response.whole(self._longest) if plain else None
-        except BaseException as failure:
-            # Closing the stream cancels the call.
+            data = response.whole(self._longest)
+        except ProtocolError as failure:
             self._pool.lose(begun.connection)
-            if isinstance(failure, ProtocolError | Closed | ConnectFailed):
-                raise named(failure, self.name, "tools/call") from None
-            raise
+            raise self.named(failure) from None
         if data is None:
-            return await self._read_answer(response, self._sent(begun), begun.body)
+            return None
         self._pool.give_back(self._location, response)
         return self._result(response, data, begun.id, "tools/call")
+
+    def result_later(self, begun: BegunCall, response: Response) -> Awaitable[Raw]:
+        """The same of any response."""
+        return self._read_answer(response, self._sent(begun), begun.body)
+
+    def lose(self, begun: BegunCall) -> None:
+        """There will be no response to it. Closing the stream cancels the call."""
+        self._pool.lose(begun.connection)
+
+    def named(self, failure: ProtocolError | TransportError) -> Error:
+        return named(failure, self.name, "tools/call")
 
     def _sent(self, begun: BegunCall) -> Call:
         """The Call as it went over the wire."""

@@ -1,0 +1,91 @@
+"""`portico inspect`: what a server is, what it offers, and what that costs a model to read."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import msgspec
+
+from portico.cli.connect import run_with_client
+from portico.cli.forms import parse
+from portico.cli.printable import one_line
+from portico.cli.printer import Printer
+from portico.client.client import Client
+from portico.services.contracts.definitions import contract_of
+from portico.services.contracts.lint import lint_tools
+from portico.wire.errors import MethodNotFound
+
+# Of text such as schemas; tokenizers differ by a tenth or so.
+CHARACTERS_PER_TOKEN = 4
+HEAVIEST = 10
+
+
+def run(words: list[str]) -> int:
+    arguments = parse("inspect", words)
+    return run_with_client(arguments, lambda client, printer: _inspect(client, printer, arguments))
+
+
+async def _inspect(client: Client, printer: Printer, arguments: argparse.Namespace) -> int:
+    found = await _about(client)
+    if printer.form == "json":
+        printer.json(found)
+        return 0
+    printer.table(["", ""], [[name, one_line(str(text), 200)] for name, text in _rows(found)])
+    if found["weight"]["heaviest"]:
+        rows = [[one["name"], f"{one['tokens']:,}"] for one in found["weight"]["heaviest"]]
+        printer.table(["heaviest tools", "tokens"], rows)
+    for finding in found["findings"]:
+        printer.aside(one_line(f"{finding['severity']}: {finding['tool']}: {finding['message']}"))
+    return 0
+
+
+async def _about(client: Client) -> dict[str, Any]:
+    info = client.server_info
+    lists = {name: await _listed(getattr(client, f"list_{name}")) for name in _LISTS}
+    tools = [msgspec.to_builtins(tool) for tool in lists["tools"]]
+    weights = {tool["name"]: len(msgspec.json.encode(tool)) // CHARACTERS_PER_TOKEN for tool in tools}
+    heaviest = sorted(weights, key=lambda name: -weights[name])[:HEAVIEST]
+    contract = contract_of(
+        tools, server=info.name if info else "", version=info.version if info else "", revision=client.revision
+    )
+    return {
+        "name": info.name if info else None,
+        "version": info.version if info else None,
+        "title": info.title if info else None,
+        "revision": client.revision,
+        "instructions": client.instructions,
+        "capabilities": msgspec.to_builtins(client.server_capabilities),
+        "counts": {name: len(listed) for name, listed in lists.items()},
+        "weight": {
+            "tokens": sum(weights.values()),
+            "heaviest": [{"name": name, "tokens": weights[name]} for name in heaviest],
+        },
+        "findings": [msgspec.to_builtins(one) for one in lint_tools(contract, contract.tools)],
+    }
+
+
+_LISTS = ("tools", "resources", "resource_templates", "prompts")
+
+
+async def _listed(ask: Any) -> list[Any]:
+    try:
+        return list(await ask())
+    except MethodNotFound:
+        return []
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["counts"].items())
+    weight = f"about {found['weight']['tokens']:,} tokens in the list of tools"
+    capable = ", ".join(sorted(name for name, said in found["capabilities"].items() if said is not None))
+    rows = [
+        ("name", f"{found['name'] or '(it does not say)'} {found['version'] or ''}"),
+        ("revision", found["revision"]),
+        ("instructions", found["instructions"] or "none"),
+        ("capabilities", capable),
+        ("offers", counts),
+        ("weight", weight),
+        ("findings", len(found["findings"]) or "none"),
+    ]
+    return rows
