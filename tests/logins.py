@@ -74,11 +74,12 @@ def notes(auth: Any, **options: Any) -> Server:
 
 
 @asynccontextmanager
-async def served(server: Server) -> AsyncIterator[str]:
+async def served(server: Server, **options: Any) -> AsyncIterator[str]:
     """The URL of a server on this loop."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve_http(server, port=0, grace=1.0, ready=ready.set_result, stop=stop))
+    options = {"port": 0, "grace": 1.0, **options}
+    serving = asyncio.create_task(serve_http(server, ready=ready.set_result, stop=stop, **options))
     try:
         async with asyncio.timeout(PATIENCE):
             yield await ready

@@ -35,8 +35,9 @@ http {{
     upstream behind {{ {servers} keepalive {pooled}; }}
     server {{
         listen 127.0.0.1:{port};
-        location / {{
-            proxy_pass http://behind;
+        location {prefix}/ {{
+            proxy_pass http://behind{inner};
+            proxy_set_header X-Forwarded-For $remote_addr;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_set_header Host 127.0.0.1:{behind};
@@ -48,8 +49,8 @@ http {{
 
 
 @contextmanager
-def in_front_of(behind: int, *others: int, pooled: int) -> Iterator[int]:
-    """The port that it listens on. What is behind it takes turns."""
+def in_front_of(behind: int, *others: int, pooled: int, prefix: str = "") -> Iterator[int]:
+    """The port that it listens on. What is behind it takes turns. A prefix is taken away on the way in."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = shutil.which("nginx") or debian.unpack("nginx", folder) / "usr/sbin/nginx"
@@ -58,6 +59,8 @@ def in_front_of(behind: int, *others: int, pooled: int) -> Iterator[int]:
             user="user root;" if os.getuid() == 0 else "",
             folder=folder,
             behind=behind,
+            prefix=prefix,
+            inner="/" if prefix else "",
             servers=" ".join(f"server 127.0.0.1:{one};" for one in (behind, *others)),
             port=port,
             pooled=pooled,

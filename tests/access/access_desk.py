@@ -63,7 +63,7 @@ async def standing_face(
 ) -> AsyncIterator[Standing]:
     """A server with a face in front of that login, for as long as the block lasts."""
     issuer = f"http://127.0.0.1:{free_port()}"
-    server = server or Server("desk", store=store)
+    server = server or Server("desk", store=store or "sqlite://")
     proxy = {
         "provider": "oidc",
         "issuer": login_issuer,

@@ -37,6 +37,13 @@ def login_issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 Stand = Callable[..., Any]
 
 
+@pytest.fixture(autouse=True)
+def data_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("PORTICO_STORE", raising=False)
+    monkeypatch.delenv("PORTICO_SEALING_KEYS", raising=False)
+
+
 @pytest.fixture
 def stand(login_issuer: str) -> Stand:
     """Serve a face with these settings, for as long as the block lasts."""

@@ -17,7 +17,7 @@ Stand = Callable[..., Any]
 
 
 def desk(store: str | None = None) -> Server:
-    server = Server("desk", store=store)
+    server = Server("desk", store=store or "sqlite://")
 
     @server.tool
     async def whoami(ctx: Context) -> str:
@@ -67,6 +67,21 @@ async def test_a_token_that_ran_out_is_renewed_and_one_that_was_revoked_is_not(s
             # The access token of the grant goes with it, at once: the person has to log in again.
             assert (await client.call_tool("whoami")).text.startswith("anna")
             assert len(visit.browser.seen) > pages
+
+
+async def test_logins_outlive_a_restart_and_whom_they_are_good_for_may_change(stand: Stand, tmp_path: Any) -> None:
+    """Without a store of the server's own they are in a file of the data directory."""
+    store = f"sqlite://{tmp_path}/store.db"
+    async with stand(store=store) as face:
+        login = await face.login((await face.register())["client_id"])
+        _, first = await login.redeem()
+    async with stand(store=store) as again:
+        form = {"grant_type": "refresh_token", "client_id": login.client_id, "refresh_token": first["refresh_token"]}
+        status, second = await again.post("/token", form)
+        assert status == 200
+    async with stand(store=store, allow=["user:ben"]) as narrower:
+        status, said = await narrower.post("/token", {**form, "refresh_token": second["refresh_token"]})
+        assert (status, said["error"]) == (400, "invalid_grant")
 
 
 async def test_the_server_takes_exactly_its_own_tokens(stand: Stand, login_issuer: str) -> None:

@@ -102,7 +102,7 @@ def place(stand: Stand, upstream_issuer: str) -> Any:
     async def standing(store: str | None = None, **auth: Any) -> AsyncIterator[Place]:
         port = free_port()
         url = f"http://127.0.0.1:{port}/mcp"
-        gateway = Gateway(name="desk", store=store)
+        gateway = Gateway(name="desk", store=store or "sqlite://")
         gateway.add("notes", url, auth={"kind": "user", "scopes": ["notes"], "title": "The notes", **auth})
         async with served(notes(upstream_issuer, url), port), stand(server=gateway) as face:
             yield Place(face, url, upstream_issuer)
@@ -212,6 +212,26 @@ async def test_a_token_is_renewed_ahead_once_for_all_processes(
             found = await asyncio.gather(*(one.token(account, slot) for one in (connector.vault, other) * 4))
             assert len({token.access_token for token in found}) == 1 and found[0].access_token != first.access_token
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+async def test_a_link_of_one_process_can_be_opened_at_another(
+    place: Any, stand: Stand, engine: str, tmp_path: Any, request: pytest.FixtureRequest, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("PORTICO_SEALING_KEYS", "a key that both of them have")
+    store = f"sqlite://{tmp_path}/store.db" if engine == "sqlite" else request.getfixturevalue("postgres_url")
+    async with place(store=store) as at:
+        vault = at.standing.server.connector.vault
+        slot = CredentialSlot(f"{at.standing.issuer} anna", "notes")
+        link = at.standing.server.connector.link(slot)
+        # Nothing was asked of this process yet, and what it keeps is seen by another.
+        other = vaults.Vault(vault.home, store, vault._ring)
+        async with other.serving():
+            waiting = asyncio.create_task(other.wait(slot, PATIENCE))
+            seen = await asyncio.to_thread(connect, at.browser("anna"), link)
+            assert "is connected" in seen.text
+            assert await waiting
+            assert (await other.token(at.standing.server.accounts["notes"], slot)) is not None
 
 
 async def test_a_refused_refresh_asks_the_person_again(place: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +15,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import debian
 import logins
+import nginx
 from logins import Visitor, notes, served
 from portico import Client
 from portico.auth import AuthorizationCode, IntrospectionVerifier, Memory, OAuth
@@ -86,3 +90,23 @@ async def test_opaque_tokens_are_asked_about(tmp_path: Path) -> None:
             Client(url, auth=oauth_for(url), browser=Visitor("bob")) as client,
         ):
             assert (await client.call_tool("who")).text == "bob notes:read"
+
+
+async def test_a_team_logs_in_behind_nginx(issuer: str) -> None:
+    """A proxy with a public name takes a prefix away; the client finds the metadata, the login and the server."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    try:
+        with nginx.in_front_of(port, pooled=2, prefix="/tools") as front:
+            outside = f"http://127.0.0.1:{front}/tools"
+            server = notes(issuer, public_url=outside)
+            async with served(server, port=port, trusted_proxies=["127.0.0.1"]):
+                url = f"{outside}/mcp"
+                async with Client(url, auth=oauth_for(url), browser=Visitor()) as client:
+                    assert (await client.call_tool("who")).text == "anna notes:read"
+                    assert (await client.call_tool("write", {"text": "hello"})).text == "wrote hello"
+    except debian.NotInstalled as why:
+        if os.environ.get("CI"):
+            pytest.fail(f"nginx cannot be had: {why}", pytrace=False)
+        pytest.skip(f"nginx cannot be had: {why}")

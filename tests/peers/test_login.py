@@ -99,7 +99,7 @@ async def talking(url: str, kept: Kept, person: Person) -> AsyncIterator[Any]:
 
 
 def desk() -> Server:
-    server = Server("desk")
+    server = Server("desk", store="sqlite://")
 
     @server.tool
     async def whoami(ctx: Context) -> str:

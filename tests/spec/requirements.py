@@ -1325,6 +1325,23 @@ REQUIREMENTS = {
         "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",
         "The challenge says where the metadata is; else the path of the server is tried and then the root."
     ),
+    "auth.metadata-published": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",
+        "A server publishes its metadata with its authorization servers, and its challenge says where."
+    ),
+    "auth.tokens-validated": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/index", "Token Handling",
+        "A server takes tokens that were issued for it, and refuses all others."
+    ),
+    "auth.scopes-all-at-once": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/index", "Runtime Insufficient Scope Errors",
+        "A token that lacks scopes is 403 with all scopes that the operation needs."
+    ),
+    "auth.scope-hierarchy": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Runtime Insufficient Scope Errors",
+        "Whether scopes suffice is decided with what they imply."
+    ),
     "auth.resource-matches": Requirement(
         "2025-06-18", "2026-07-28",
         "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",

@@ -159,7 +159,6 @@ def resource_of(settings: AuthSettings, server: Server, face: Face | None = None
         required=settings.required,
         implies={scope: _many(implied) for scope, implied in settings.scopes.items()},
         scopes_supported=scopes,
-        authorization_servers=None if face is None else [face.settings.issuer],
         dpop=settings.dpop,
         dpop_nonce=settings.dpop_nonce,
         anonymous=settings.anonymous,

@@ -191,7 +191,6 @@ class UserAuth:
                 "operator has to configure one.",
                 kind="ServiceUnavailable",
             )
-        found.accounts[self.account.alias] = self.account
         return found
 
     def slot(self, call: Call) -> CredentialSlot:

@@ -25,6 +25,7 @@ from portico.auth.errors import AuthorizationFailed
 from portico.auth.principal import Principal
 from portico.auth.verifiers.claims import ClaimNames
 from portico.auth.verifiers.credentials import (
+    MustWait,
     RequestCredentials,
     TokenInvalid,
     Unavailable,
@@ -214,7 +215,13 @@ class ResourceServer:
 
     def look(self, shown: bytes, credentials: RequestCredentials) -> Remembered:
         """What can be told without waiting. Raises MustWait, TokenInvalid or Unavailable."""
-        return self._remember(shown, self._judged(at_once(self.verifier, credentials)))
+        try:
+            return self._remember(shown, self._judged(at_once(self.verifier, credentials)))
+        except (Error, MustWait):
+            raise
+        except Exception:
+            log.exception("a verifier failed")
+            raise Unavailable("the verifier failed") from None
 
     async def verify(self, shown: bytes, credentials: RequestCredentials) -> Remembered:
         """The same, waiting for what it takes: once for all who show the same."""

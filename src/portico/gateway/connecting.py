@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from portico.access.outgoing import UserAuth, refusal
+from portico.access.vault.connections import UpstreamAccount
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call
 from portico.server.asking.context import Context
@@ -16,6 +17,11 @@ CONNECT = "connect_account"
 def described(auth: UserAuth) -> str:
     name = auth.account.title or auth.account.alias
     return f"Connect the account of the person at {name}, so that its tools can be used in their name."
+
+
+def account_at(upstream: GatewayUpstream) -> UpstreamAccount:
+    assert isinstance(upstream.auth, UserAuth)
+    return upstream.auth.account
 
 
 def body(upstream: GatewayUpstream) -> Callable[[Context], Awaitable[str]]:

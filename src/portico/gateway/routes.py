@@ -378,6 +378,16 @@ class Routes:
             call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
         )
 
+    def may_see(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a resource of an upstream is shown to a caller."""
+        shown = upstream.settings.shows(uri) and (call.facet is None or call.facet.shows(upstream.alias, uri))
+        view = None if self.protection is None else self.protection.view(call)
+        return shown and (view is None or view.sees("resource", Owned(upstream.alias, uri)))
+
+    async def may_read(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
+        """Whether a caller may have it."""
+        return self.may_see(call, upstream, uri) and await self._admits(call, "resource", Owned(upstream.alias, uri))
+
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()
         for upstream, inward in self.table.owners(uri, call.facet):

@@ -51,6 +51,8 @@ log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
+# How long the calls of one that was removed may go on, and how often it is looked whether they still do.
+RETIRE_SECONDS, RETIRE_LOOK_SECONDS = 30.0, 0.1
 # How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
 CATALOG_SECONDS = 60.0
 # Of tasks it is known on which connection they began.
@@ -135,6 +137,8 @@ class GatewayUpstream:
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
+        # Set when one that retires is not to wait any more.
+        self.hurry = asyncio.Event()
         self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
@@ -188,6 +192,20 @@ class GatewayUpstream:
             await self.refresh(methods, by)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
+
+    async def retire(self) -> None:
+        """Take no more calls, let those that are under way come to their ends, but not for ever, and close."""
+        await self.changes.close()
+        end = time.monotonic() + RETIRE_SECONDS
+        while self._is_busy and time.monotonic() < end and not self.hurry.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETIRE_LOOK_SECONDS):
+                    await self.hurry.wait()
+        await self.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.places.free < self.settings.concurrency or any(lane.in_flight for lane in self.lanes)
 
     async def close(self) -> None:
         tasks = [task for task in (self._first, *self._errands) if task is not None]

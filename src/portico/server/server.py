@@ -155,6 +155,8 @@ class Server(FamiliarServer, Registrar):
         self.pages: list[PageRoute] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
+        # Which those are, by alias.
+        self.accounts: dict[str, Any] = {}
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.

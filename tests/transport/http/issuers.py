@@ -39,6 +39,8 @@ class Issuer:
         self.keys = {"one": jwk.ECKey.generate_key("P-256")}
         self.fetched: list[str] = []
         self.down = False
+        # What it answers, whatever it is asked.
+        self.instead: Answer | None = None
         self.active: dict[str, dict[str, Any]] = {}
 
     def pages(self) -> Server:
@@ -73,6 +75,8 @@ class Issuer:
 
     def _say(self, request: Request, document: dict[str, Any]) -> Answer:
         self.fetched.append(request.path)
+        if self.instead is not None:
+            return self.instead
         return Answer(500) if self.down else Answer(200, JSON, json.dumps(document).encode())
 
     def claims(self, audience: str, **more: Any) -> dict[str, Any]:

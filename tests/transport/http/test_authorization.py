@@ -23,6 +23,7 @@ from portico.auth.verifiers.jwt import JwtVerifier
 from portico.auth.verifiers.proofs import RecentProofs
 from portico.auth.verifiers.token_file import hashed, new_token
 from portico.extend import serve_http
+from portico.transport.http.response import Answer
 from portico.wire.errors import InsufficientScope
 
 from .issuers import Issuer, Prover, b64, compact, signed
@@ -111,6 +112,7 @@ async def test_a_signed_token_is_who_it_says(guarded: Server, serve: Serve, issu
     assert len(issuer.fetched) == 2
 
 
+@pytest.mark.requirement("auth.tokens-validated")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -214,6 +216,17 @@ async def test_the_metadata_of_another_issuer_is_not_taken(serve: Serve, server:
     assert "/keys" not in issuer.fetched
 
 
+async def test_an_issuer_does_not_send_us_elsewhere(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    """A redirect is no document, and neither is one that has no end."""
+    site = await serve(guarded)
+    token = issuer.token(AUDIENCE)
+    issuer.keys.clear()
+    issuer.instead = Answer(302, ((b"location", f"{issuer.url}/elsewhere".encode()),))
+    assert (await call(site, token)).status == 503
+    assert "/elsewhere" not in issuer.fetched
+
+
+@pytest.mark.requirement("auth.metadata-published")
 async def test_a_challenge_says_where_to_go_and_what_to_ask_for(guarded: Server, serve: Serve) -> None:
     site = await serve(guarded)
     response = await call(site, None, "write", text="x")
@@ -261,6 +274,7 @@ async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
     assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
 
 
+@pytest.mark.requirement("auth.header-only")
 async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE)
@@ -273,6 +287,7 @@ async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, is
     assert unreadable.status == 400
 
 
+@pytest.mark.requirement("auth.scopes-all-at-once")
 async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE, scope="other")
@@ -300,6 +315,7 @@ async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serv
     assert again.json["result"]["content"][0]["text"] == "ada: x"
 
 
+@pytest.mark.requirement("auth.scope-hierarchy")
 async def test_one_scope_may_include_others(serve: Serve, server: Server, issuer: Issuer) -> None:
     implies = {"admin": ["notes:write"], "notes:write": ["notes:read"]}
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE, implies=implies, required=["notes:read"])
@@ -655,3 +671,37 @@ async def test_on_stdio_missing_scopes_are_for_the_model_to_read(server: Server)
     async with Client(server, principal=Principal("ada", frozenset({"notes:read"}))) as client:
         with pytest.raises(ToolError, match="needs the scope notes:write"):
             await client.call_tool("write", {"text": "x"})
+
+
+async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
+    guarded: Server, serve: Serve, issuer: Issuer, wait_until: Callable[..., Any]
+) -> None:
+    now = time.time()
+    guarded.auth = ResourceServer(JwtVerifier(issuer.url, audience=AUDIENCE, clock=lambda: now), audience=AUDIENCE)
+    site = await serve(guarded)
+    # Good by the verifier's clock, until a moment that is long over by ours.
+    ends = bearer(issuer.token(AUDIENCE, exp=int(now) - 1000, sub="short"))
+    now -= 2000
+    lasts = bearer(issuer.token(AUDIENCE))
+    long, short = [await site.listen(headers=who, toolsListChanged=True) for who in (lasts, ends)]
+    session = await site.initialize(R4, headers=lasts)
+    stream = await session.get()
+    brief = await site.initialize(R4, headers=ends)
+    over = await brief.get()
+    for one in (long, short):
+        assert (await one.message())["method"] == "notifications/subscriptions/acknowledged"
+    site.exchange.keep_alive()
+    assert (await short.message())["method"] == "notifications/cancelled"
+    while await over.event() is not None:
+        pass
+    await long.until_comment()
+    await stream.until_comment()
+
+
+async def test_a_session_that_its_client_carries_belongs_to_it(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
+    site = await serve(server, carried_key=b"k" * 32)
+    session = await site.initialize(R4, headers=bearer(issuer.token(AUDIENCE)))
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert (await session.post(ping)).status == 200
+    assert (await session.post(ping, bearer(issuer.token(AUDIENCE, sub="eve")))).status == 404

@@ -19,17 +19,22 @@ from portico.auth.assertions import ALGORITHM, verify_signature
 from portico.auth.provider import rows
 from portico.auth.provider.clients import KnownClient, authenticated, is_document_url
 from portico.auth.provider.keys import FaceKeys, fresh_keys, read_keys
-from portico.auth.provider.login import Identity
+from portico.auth.provider.login import Identity, admits
 from portico.auth.provider.refusals import GrantRefused
 from portico.auth.provider.requests import AuthorizationRequest, target
 from portico.auth.provider.settings import FaceSettings
+from portico.auth.sealing import Unsealable
 from portico.store.bus import Subscription
 from portico.store.database import Database
+from portico.store.errors import StoreError
+from portico.store.transaction import Event
 
 log = logging.getLogger("portico.access")
 
 # How long a client's document is believed.
 DOCUMENT_SECONDS = 3600.0
+# Of a person whose claims are longer than this, only the ones that have a meaning here are kept.
+LONGEST_IDENTITY = 64 * 1024
 _UNKNOWN = GrantRefused("invalid_client", "There is no such client, or it has not shown that it is the one.", 401)
 
 
@@ -75,12 +80,18 @@ class Face:
 
     async def _listen(self, events: Subscription) -> None:
         async for event in events:
-            if event.topic == rows.KEYS:
-                self._keys = await self.database.read(partial(_read_keys, self))
-            elif event.payload:
-                self._note_revoked(event.payload)
-            else:
-                await self._recall()
+            try:
+                await self._hear(event)
+            except StoreError as failure:
+                log.warning("what was revoked may be seen late: %s", failure)
+
+    async def _hear(self, event: Event) -> None:
+        if event.topic == rows.KEYS:
+            self._keys = await self.database.read(partial(_read_keys, self))
+        elif event.payload:
+            self._note_revoked(event.payload)
+        else:
+            await self._recall()
 
     async def _recall(self) -> None:
         since = time.time() - self.settings.access_seconds
@@ -155,7 +166,9 @@ class Face:
 
     async def grant(self, asked: AuthorizationRequest, who: Identity) -> str:
         """A code."""
-        identity = msgspec.json.encode(who.told())
+        identity = msgspec.json.encode(who)
+        if len(identity) > LONGEST_IDENTITY:
+            identity = msgspec.json.encode(msgspec.structs.replace(who, claims={}))
         return await self.database.write(
             partial(
                 rows.grant_code,
@@ -183,9 +196,22 @@ class Face:
             log.warning("a code or refresh token of the grant %s came again; the grant is revoked", done.grant_id)
             self._note_revoked(done.grant_id)
             raise GrantRefused("invalid_grant", "It is not valid, has expired or was used before.")
+        who = await self._still_admitted(done.grant)
         keys = await self.fresh_keys()
-        identity = msgspec.json.decode(self.ring.open(done.grant.identity, f"provider_grant {done.grant.id}"))
-        return Issuance(keys.access_token(done.grant, identity, time.time()), done.refresh_token, done.grant.scope)
+        return Issuance(keys.access_token(done.grant, who.told(), time.time()), done.refresh_token, done.grant.scope)
+
+    async def _still_admitted(self, grant: rows.GrantRow) -> Identity:
+        """Who it is, if they may still come in: the operator may have changed their mind since they logged in."""
+        try:
+            who = msgspec.json.decode(self.ring.open(grant.identity, f"provider_grant {grant.id}"), type=Identity)
+        except Unsealable as failure:
+            log.warning("a person has to log in again: %s", failure)
+            raise GrantRefused("invalid_grant", "The person has to log in again.") from None
+        if not admits(self.logins.where, who):
+            await self.database.write(partial(rows.revoke, grant_id=grant.id, now=time.time()))
+            self._note_revoked(grant.id)
+            raise GrantRefused("invalid_grant", "The person may no longer use this server.")
+        return who
 
     async def revoke(self, client: KnownClient, token: str) -> None:
         """RFC 7009: what is not there is revoked already."""

@@ -27,6 +27,7 @@ from portico.auth.provider.refusals import GrantRefused
 from portico.auth.provider.settings import FaceSettings
 from portico.auth.sealing import digest, ring_for
 from portico.server.server import Server
+from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
@@ -161,9 +162,9 @@ def let_connect(server: Server, said: Any, home: str, subject: str) -> Connector
 
 def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connector:
     """Let the principals that an issuer names connect their accounts elsewhere: they log in as they always do."""
-    store = server.store or os.environ.get("PORTICO_STORE")
-    vault = Vault(logins.home, store, logins.ring)
-    server.connector = connector = Connector(logins, vault, issuer, shown(server.info.title or server.name))
+    vault = Vault(logins.home, _store(server), logins.ring)
+    title = shown(server.info.title or server.name)
+    server.connector = connector = Connector(logins, vault, issuer, title, server.accounts)
     server.pages += connector.pages()
     server.hold(vault.serving)
     return connector
@@ -171,11 +172,16 @@ def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connecto
 
 def logins_for(server: Server, where: LoginSettings, home: str, keys: Sequence[str] = ()) -> BrowserLogins:
     """How people log in at the pages of a server."""
-    store = server.store or os.environ.get("PORTICO_STORE")
+    store = _store(server)
     logins = BrowserLogins(home.rstrip("/"), where, store, ring_for(store, keys))
     server.pages += logins.routes()
     server.hold(logins.serving)
     return logins
+
+
+def _store(server: Server) -> str:
+    """Where the server keeps its things; else a file: people do not log in anew because a server was restarted."""
+    return server.store or os.environ.get("PORTICO_STORE") or str(data_directory() / "access.db")
 
 
 def _client(said: Any) -> KnownClient:

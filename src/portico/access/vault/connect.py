@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -55,10 +56,12 @@ class _Connecting(Struct, frozen=True):
 class Connector:
     """`issuer` is who names principals: a person that logs in as `subject` is the principal `issuer subject`."""
 
-    def __init__(self, logins: BrowserLogins, vault: Vault, issuer: str, title: str) -> None:
+    def __init__(
+        self, logins: BrowserLogins, vault: Vault, issuer: str, title: str, accounts: Mapping[str, UpstreamAccount]
+    ) -> None:
         self.vault = vault
-        # By alias: those that have accounts.
-        self.accounts: dict[str, UpstreamAccount] = {}
+        # By alias: those where people have accounts.
+        self.accounts = accounts
         self._logins = logins
         self._issuer = issuer
         self._title = title

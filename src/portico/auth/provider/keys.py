@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from typing import Any
 
@@ -11,8 +12,10 @@ from msgspec import Struct
 from portico.auth.assertions import ALGORITHM, generate_key, load_key, sign
 from portico.auth.provider.rows import KEYS, GrantRow
 from portico.auth.provider.settings import FaceSettings
-from portico.auth.sealing import KeyRing
+from portico.auth.sealing import KeyRing, Unsealable
 from portico.store.transaction import Transaction
+
+log = logging.getLogger("portico.access")
 
 # A clock may be off, and a key outlives the last token that it signed.
 _SLACK_SECONDS = 300.0
@@ -32,7 +35,8 @@ class FaceKeys:
     def __init__(self, rows: list[_KeyRow], ring: KeyRing, face: FaceSettings, now: float) -> None:
         self._face = face
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)
-        self._keys = {row.id: load_key(ring.open(row.private, f"provider_key {row.id}").decode()) for row in rows}
+        self._keys = {row.id: key for row in rows if (key := _opened(row, ring)) is not None}
+        rows = [row for row in rows if row.id in self._keys]
         newest = next(iter(rows), None)
         self.fresh_until = 0.0 if newest is None else newest.created_at + face.key_seconds
         self._signing = None if newest is None or self.fresh_until <= now else newest.id
@@ -66,6 +70,15 @@ class FaceKeys:
             "gid": grant.id,
         }
         return sign(self._keys[self._signing], ALGORITHM, {"typ": "at+jwt", "kid": self._signing}, claims)
+
+
+def _opened(row: _KeyRow, ring: KeyRing) -> Any:
+    try:
+        return load_key(ring.open(row.private, f"provider_key {row.id}").decode())
+    except Unsealable as failure:
+        # What it signed is good no longer, and another key is made.
+        log.warning("a signing key cannot be used: %s", failure)
+        return None
 
 
 def read_keys(tx: Transaction, ring: KeyRing, face: FaceSettings, now: float) -> FaceKeys:

@@ -85,7 +85,10 @@ def find_client(tx: Transaction, client_id: str, now: float) -> KnownClient | No
 def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: float | None) -> None:
     tx.run("delete from provider_client where expires_at < :now", {"now": now})
     if tx.one(int, "select count(*) from provider_client") >= MOST_CLIENTS:
-        raise GrantRefused("temporarily_unavailable", "There are too many clients; try again later.", 503)
+        # A flood pushes out what is as unused as itself, and never a client that a person has let in.
+        oldest = "select id from provider_client where expires_at is not null order by created_at limit 1000"
+        if not tx.run(f"delete from provider_client where id in ({oldest})"):
+            raise GrantRefused("temporarily_unavailable", "There are too many clients; try again later.", 503)
     tx.run(
         "insert into provider_client (id, kind, body, created_at, expires_at) values (:id, :kind, :body, :now, :until) "
         "on conflict (id) do update set body = excluded.body, expires_at = excluded.expires_at",
