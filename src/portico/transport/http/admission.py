@@ -118,7 +118,7 @@ class Admission:
             headers = request.headers
             found = headers.admitted or self._find(headers)
             if found is not None and found.until > time():
-                request.principal = found.verified.principal
+                request.principal, request.until = found.verified.principal, found.verified.expires
                 return None
         try:
             return self._admit(request, proving=True)
@@ -164,7 +164,7 @@ class Admission:
                 self._use_at_once(auth, self._proof(request, auth, found))
             except (TokenInvalid, Unavailable) as failure:
                 return self._refused(request, failure)
-        request.principal = verified.principal
+        request.principal, request.until = verified.principal, verified.expires
         return self._forbidden(request, auth.required) if found.lacking else None
 
     def _without(self, request: Request, auth: ResourceServer) -> Answer | None:
@@ -187,7 +187,7 @@ class Admission:
                 raise ProofInvalid("the proof was used before")
         except (TokenInvalid, Unavailable, _Misplaced) as failure:
             return self._refused(request, failure)
-        request.principal = found.verified.principal
+        request.principal, request.until = found.verified.principal, found.verified.expires
         return self._forbidden(request, auth.required) if found.lacking else None
 
     def _proof(self, request: Request, auth: ResourceServer, found: Any) -> tuple[str, float] | None:
