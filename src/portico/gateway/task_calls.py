@@ -41,7 +41,7 @@ Delegate = Callable[..., Awaitable[Any]]
 
 
 class TaskCalls:
-    """`give` makes of an alias and the upstream's own id the one that a client gets, `outward` the result that it sees."""
+    """`give` makes the id that a client gets of the alias and the upstream's own, `outward` the result that it sees."""
 
     def __init__(
         self,
