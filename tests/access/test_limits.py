@@ -231,7 +231,9 @@ async def test_over_http_it_is_a_429_with_the_seconds() -> None:
     assert answer["error"]["code"] == -32005
 
 
-async def post(app: Any, body: Any, headers: dict[str, str]) -> tuple[int, dict[bytes, bytes], Any]:
+async def post(
+    app: Any, body: Any, headers: dict[str, str], address: str = "10.0.0.1"
+) -> tuple[int, dict[bytes, bytes], Any]:
     given = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     scope = {
         "type": "http",
@@ -239,16 +241,19 @@ async def post(app: Any, body: Any, headers: dict[str, str]) -> tuple[int, dict[
         "path": "/mcp",
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-        "client": ("10.0.0.1", 1),
+        "client": (address, 1),
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
     }
     sent: list[Any] = []
 
+    asked: list[bool] = []
+
     async def receive() -> Any:
-        if sent:
+        if sent or asked:
             await asyncio.get_running_loop().create_future()
+        asked.append(True)
         return {"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}
 
     async def send(message: Any) -> None:

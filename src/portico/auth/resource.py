@@ -139,6 +139,8 @@ class ResourceServer:
         self.authorization_servers = list(named if authorization_servers is None else authorization_servers)
         self.required = _checked_scopes(required)
         self.headers: tuple[str, ...] = tuple(getattr(self.verifier, "headers", ()))
+        # Whether the same token may be good from one address and not from another.
+        self.by_address = bool(getattr(self.verifier, "by_address", True))
         self.anonymous = anonymous
         self._implied = _closure(implies or {})
         supported = sorted(self.required) if scopes_supported is None else list(scopes_supported)

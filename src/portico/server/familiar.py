@@ -17,6 +17,7 @@ from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
+from portico.server.guard import current
 from portico.wire.errors import ResourceNotFound, UsageError
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
@@ -196,7 +197,8 @@ class FamiliarServer:
     def disable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
         """Take away what has one of these names or tags, until `enable` brings it back. Listeners are told."""
         registry = self.registry
-        everything = (one for catalog in self.catalogs.values() for one in list(catalog))
+        listed = (one for catalog in self.catalogs.values() for one in list(catalog))
+        everything = (version for one in listed for version in registry.versions(one))
         for one in [one for one in everything if _is_meant(one, names, tags)]:
             registry.remove(one)
             self._disabled.append(one)
@@ -227,7 +229,7 @@ class FamiliarServer:
         found: list[Any] = []
         params: dict[str, Any] = {}
         while True:
-            page = await self(Call(method=method, params=Raw(msgspec.json.encode(params)), id=0, revision=LATEST))
+            page = await self(_from_within(method, params))
             if isinstance(page, Raw):
                 page = msgspec.json.decode(page, type=kind)
             found += getattr(page, member)
@@ -236,9 +238,19 @@ class FamiliarServer:
             params = {"cursor": page.next_cursor}
 
     async def call_tool(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
-        """The result of a tool, called from the inside."""
-        params = Raw(msgspec.json.encode({"name": name, "arguments": arguments or {}}))
-        return await self(Call(method="tools/call", params=params, id=0, revision=LATEST))
+        """The result of a tool, called from the inside; within a call that rules are about, for the one who made it."""
+        return await self(_from_within("tools/call", {"name": name, "arguments": arguments or {}}))
+
+
+def _from_within(method: str, params: dict[str, Any]) -> Call:
+    call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=0, revision=LATEST)
+    passage = current.get()
+    if passage is None:
+        return call
+    # A body that passes on the name of a tool must not lend its client more than that may do itself.
+    by = passage.call
+    who = {"principal": by.principal, "client": by.client, "address": by.address, "headers": by.headers}
+    return msgspec.structs.replace(call, **who, facet=by.facet)
 
 
 def _is_meant(component: Any, names: Collection[str], tags: Collection[str]) -> bool:

@@ -121,5 +121,8 @@ class Witness(Protocol):
         ...
 
 
+passed: ContextVar[list[Passage] | None] = ContextVar("portico_passed", default=None)
+"""Where a middleware wants to know of it: the requests that came by a guard, a meter or a witness."""
+
 current: ContextVar[Passage | None] = ContextVar("portico_passage", default=None)
 """The request that is on its way through a protected server in this task."""

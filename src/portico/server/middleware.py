@@ -22,6 +22,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Handler
 from portico.rpc.identity import identity_of
+from portico.server.guard import Passage, passed
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, ToolError
 from portico.wire.methods import METHODS
@@ -181,7 +182,10 @@ class RetryMiddleware(Hooks):
 
 
 class ResponseCachingMiddleware(Hooks):
-    """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those."""
+    """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those.
+
+    What came by rules, limits or an audit is not kept: they are about every call.
+    """
 
     def __init__(self, tools: Collection[str], seconds: float = 60.0, most: int = 1_000) -> None:
         self._tools, self._seconds, self._most = frozenset(tools), seconds, most
@@ -193,16 +197,28 @@ class ResponseCachingMiddleware(Hooks):
             return await call_next(context)
         arguments = msgspec.json.decode(params.arguments or b"{}")
         said = msgspec.json.encode([params.name, arguments], order="deterministic")
-        key = (identity_of(context.call.principal), context.call.revision, said)
+        key = (*_sender(context.call), context.call.revision, said)
         kept = self._kept.get(key)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1]
-        result = await call_next(context)
-        if isinstance(result, CallToolResult) and not result.is_error:
+        noted: list[Passage] = []
+        token = passed.set(noted)
+        try:
+            result = await call_next(context)
+        finally:
+            passed.reset(token)
+        if isinstance(result, CallToolResult) and not result.is_error and not noted:
             self._kept[key] = (time.monotonic() + self._seconds, result)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return result
+
+
+def _sender(call: Call) -> tuple[Any, ...]:
+    """The same for those who would get the same: a principal may do less by another token, or through a view."""
+    principal = call.principal
+    may = tuple(getattr(principal, name, None) for name in ("scopes", "groups", "client_id"))
+    return (identity_of(principal), may, call.address is None, call.facet)
 
 
 class ResponseLimitingMiddleware(Hooks):

@@ -19,7 +19,7 @@ from portico.rpc.call import Call
 from portico.rpc.questions import asked_by
 from portico.server.asking.consent import Consents, QuestionFirst
 from portico.server.calling.runtime import Runtime
-from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current
+from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Service
@@ -72,6 +72,8 @@ class Protection:
 
     def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
         passage = Passage(call, parent=current.get())
+        if (noted := passed.get()) is not None:
+            noted.append(passage)
         if call.method in ASKABLE and call.typed().request_state is not UNSET:
             passage.later = self.meter is not None and self._consents.goes_on(call)
             passage.round = None if self.guard is None else self._consents.opened(call)
@@ -225,12 +227,15 @@ class Protection:
         passage = Passage(call, "tool", owned, job=job, arguments=arguments)
         if self.witness is not None:
             self.witness.begins(passage)
+        token = current.set(passage)
         try:
             result = await running
         except BaseException as failure:
             if self.witness is not None:
                 self.witness.ended(passage, None, failure)
             raise
+        finally:
+            current.reset(token)
         if self.witness is not None:
             self.witness.ended(passage, result, None)
         return result

@@ -557,7 +557,8 @@ class Server(FamiliarServer, Registrar):
         named = self.registry.named(name)
         if named is None:
             raise UsageError(f"there is nothing called {name!r} to remove")
-        self.registry.remove(named)
+        for one in self.registry.versions(named):
+            self.registry.remove(one)
 
     def mount(
         self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None

@@ -52,6 +52,9 @@ class _OwnKeys:
 class FaceVerifier:
     """Takes exactly what the face has given out, and not revoked."""
 
+    # Nothing but what it is shown decides: not from where.
+    by_address = False
+
     def __init__(self, face: Face) -> None:
         self.issuer = face.settings.issuer
         self._face = face

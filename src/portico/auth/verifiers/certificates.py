@@ -23,6 +23,9 @@ class CertificateVerifier:
     * **verified_header** – one that says "SUCCESS", where the proxy lets clients without a certificate in as well.
     """
 
+    # Nothing but what it is shown decides: not from where.
+    by_address = False
+
     def __init__(
         self,
         header: str,

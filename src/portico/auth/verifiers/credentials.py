@@ -56,7 +56,8 @@ class Verifier(Protocol):
     """`async (credentials) -> Principal`, or a Verified with more about it; None: the credentials are not of its kind.
 
     Raises TokenInvalid for what is wrong, and Unavailable if that cannot be told at the moment. A verifier may have
-    more than this: `at_once`, and `headers`, the names in lower case of the headers that it wants to see.
+    more than this: `at_once`; `headers`, the names in lower case of the headers that it wants to see; and `by_address`,
+    which is False where the address of a request changes nothing: then what it has said is remembered for all of them.
     """
 
     async def __call__(self, credentials: RequestCredentials, /) -> Principal | Verified | None: ...

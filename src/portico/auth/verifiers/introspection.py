@@ -27,6 +27,9 @@ class IntrospectionVerifier:
     * **require_audience** – whether a token is refused of which the issuer does not say for whom it is.
     """
 
+    # Nothing but what it is shown decides: not from where.
+    by_address = False
+
     def __init__(
         self,
         issuer: str,

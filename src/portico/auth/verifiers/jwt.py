@@ -36,6 +36,9 @@ class JwtVerifier:
     * **keys** – where the keys come from, if they are not published.
     """
 
+    # Nothing but what it is shown decides: not from where.
+    by_address = False
+
     def __init__(
         self,
         issuer: str,

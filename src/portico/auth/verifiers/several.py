@@ -13,6 +13,7 @@ class Verifiers:
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:
         self._all = tuple(verifiers)
+        self.by_address = any(getattr(one, "by_address", True) for one in self._all)
         self.headers = tuple(dict.fromkeys(name for one in self._all for name in getattr(one, "headers", ())))
 
     def at_once(self, credentials: RequestCredentials) -> Principal | Verified | None:

@@ -98,6 +98,9 @@ def read_rows(path: str | Path) -> list[TokenRow]:
 class TokenFileVerifier:
     """Bearer tokens of a file."""
 
+    # Nothing but what it is shown decides: not from where.
+    by_address = False
+
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
         self._path = Path(path)
         self._clock = clock

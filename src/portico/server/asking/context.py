@@ -189,6 +189,13 @@ class Context(FamiliarContext):
         return {name: value.decode("latin-1") for name, value in named if value is not None}
 
     @property
+    def on_behalf(self) -> dict[str, Any]:
+        """The members of a Call that say whom it is for, and of which part of the server it asks: for Calls that a
+        service makes itself, so that they come to what this one would come to."""
+        call = self._call
+        return {name: getattr(call, name) for name in ("principal", "client", "address", "headers", "facet")}
+
+    @property
     def conversation(self) -> Conversation | None:
         """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
         return self._call.reply.conversation

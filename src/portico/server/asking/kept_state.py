@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from portico.rpc.call import Call, Conversation
+from portico.rpc.identity import identity_of
 from portico.wire.errors import ToolError
 
 # Of one conversation.
@@ -25,7 +26,7 @@ class ConversationStates:
     def __init__(self) -> None:
         self._conversations: WeakKeyDictionary[Conversation, dict[str, bytes]] = WeakKeyDictionary()
         self._ids: WeakKeyDictionary[Conversation, str] = WeakKeyDictionary()
-        self._principals: OrderedDict[str, dict[str, bytes]] = OrderedDict()
+        self._principals: OrderedDict[str | None, dict[str, bytes]] = OrderedDict()
 
     def get(self, call: Call, key: str) -> Any:
         kept = self._of(call).get(key)
@@ -60,7 +61,7 @@ class ConversationStates:
             raise ToolError(
                 "There is no state here: the request belongs to no conversation, and its sender has not logged in."
             )
-        identity = "" if call.principal is None else call.principal.identity
+        identity = identity_of(call.principal)
         values = self._principals.setdefault(identity, {})
         self._principals.move_to_end(identity)
         if len(self._principals) > MOST_PRINCIPALS:

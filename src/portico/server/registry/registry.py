@@ -59,6 +59,8 @@ class Registry:
         # Every tool by its name and by its aliases.
         self.by_name: dict[str, Tool] = {}
         self.mirrored: dict[str, tuple[Mirror, ...]] = {}
+        # Of the tools that there are several versions of: all of them, by name and version.
+        self._versions: dict[str, dict[str, Tool]] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         # One function for all arguments of everything.
         self.completes_all: CompleterOfAll | None = None
@@ -72,6 +74,10 @@ class Registry:
 
     def tool(self, name: str) -> Tool | None:
         return self.by_name.get(name)
+
+    def key_of(self, tool: Tool) -> str:
+        """A name that no other tool answers to, and no other version of it."""
+        return tool.name if self.by_name.get(tool.name, tool) is tool else _versioned(tool)
 
     def resource(self, uri: str) -> tuple[Resource | None, dict[str, Any]]:
         """The exact URI first, then the template that says most about it, and what it reads in the URI."""
@@ -134,43 +140,69 @@ class Registry:
 
         Of several versions of a tool the highest has the name; each is also called by its name and version, `add@1.0`.
         """
-        components = [one for one in components if not self._add_version(one)]
-        taken: set[tuple[str, str]] = set()
+        first: list[Component] = []
+        later: list[Tool] = []
+        tools: dict[str, Tool] = {}
         for component in components:
-            for kind, key in _keys(component):
-                if (kind, key) in taken or self._is_taken(kind, key):
-                    raise UsageError(f"there is already a {kind} {key!r}; remove it first")
-                taken.add((kind, key))
-        for component in components:
+            if not isinstance(component, Tool):
+                first.append(component)
+                continue
+            known = self.tools.get(component.name) or tools.setdefault(component.name, component)
+            (later if _is_other_version(component, known) else first).append(component)
+        taken: dict[tuple[str, str], str] = {}
+        for component in first:
+            self._check_free(component, _keys(component), taken)
+        for tool in later:
+            self._check_free(tool, [*_keys(tool), ("tool", _versioned(tool))], taken, shared=tool.name)
+        for component in first:
             self._add(component)
+        for tool in later:
+            self._add_version(tool)
 
-    def _add_version(self, component: Component) -> bool:
-        """Whether it is another version of a tool that is there, and was added as such."""
-        known = self.tools.get(component.name) if isinstance(component, Tool) else None
-        if known is None or not isinstance(component, Tool) or None in (component.version, known.version):
-            return False
-        if component.version == known.version:
-            return False
-        higher = _order(component.version) > _order(known.version)
-        if higher:
-            self.remove(known)
-            self._add(component)
-        for one in (known, component):
-            self.by_name[f"{one.name}@{one.version}"] = one
-        return True
+    def _check_free(
+        self, component: Component, keys: list[tuple[str, str]], taken: dict[tuple[str, str], str], shared: str = ""
+    ) -> None:
+        """Raises UsageError for a name that something else has. `shared`: versions of the tool of this name share
+        theirs, but not those that say which version it is."""
+        for kind, key in keys:
+            holder = taken.get((kind, key)) or self._holder(kind, key)
+            if holder and (holder != shared or "@" in key):
+                raise UsageError(f"there is already a {kind} {key!r}; remove it first")
+            taken[kind, key] = shared or getattr(component, "name", key)
 
-    def _is_taken(self, kind: str, key: str) -> bool:
+    def _add_version(self, tool: Tool) -> None:
+        """Another version of a tool that is there."""
+        known = self.tools.get(tool.name)
+        assert known is not None
+        versions = self._versions.setdefault(tool.name, {known.version or "": known})
+        versions[tool.version or ""] = tool
+        if _order(tool.version) > _order(known.version):
+            self._withdraw(known)
+            self._add(tool)
+        for one in versions.values():
+            self._answer_to([_versioned(one)], one)
+
+    def _of(self, name: str) -> dict[str, Tool]:
+        """The versions of a tool, where there are several."""
+        return self._versions.get(name, {})
+
+    def versions(self, component: Component) -> list[Component]:
+        """What goes by the same name: all versions of a tool, the highest last."""
+        found = self._of(component.name) if isinstance(component, Tool) else {}
+        return [*sorted(found.values(), key=lambda one: _order(one.version))] or [component]
+
+    def _holder(self, kind: str, key: str) -> str | None:
+        """The name of what has a name or an alias already."""
         if kind == "tool":
-            return self.tool(key) is not None
-        return key in self.prompts if kind == "prompt" else key in self.resources or key in self.templates
+            tool = self.tool(key)
+            return None if tool is None else tool.name
+        taken = key in self.prompts if kind == "prompt" else key in self.resources or key in self.templates
+        return key if taken else None
 
     def _add(self, component: Component) -> None:
         if isinstance(component, Tool):
             self.tools.add(component.name, component)
-            names = (component.name, *component.aliases)
-            self.by_name |= dict.fromkeys(names, component)
-            if component.mirrors:
-                self.mirrored |= dict.fromkeys(names, component.mirrors)
+            self._answer_to([component.name, *component.aliases], component)
         elif isinstance(component, Prompt):
             self.prompts.add(component.name, component)
         elif isinstance(component, Completes):
@@ -184,14 +216,34 @@ class Registry:
             self.templates.add(component.uri, component)
             self._matcher.add(component.template)
 
+    def _answer_to(self, names: list[str], tool: Tool) -> None:
+        self.by_name |= dict.fromkeys(names, tool)
+        if tool.mirrors:
+            self.mirrored |= dict.fromkeys(names, tool.mirrors)
+
+    def _withdraw(self, tool: Tool) -> None:
+        """Take a tool out of the list, and every name away that it has."""
+        self.tools.remove(tool.name, tool)
+        for name in (tool.name, *tool.aliases, _versioned(tool)):
+            if self.by_name.get(name) is tool:
+                del self.by_name[name]
+                self.mirrored.pop(name, None)
+
+    def _remove_tool(self, tool: Tool) -> None:
+        """The highest of the versions that are left has the name."""
+        self._withdraw(tool)
+        versions = self._of(tool.name)
+        if versions.get(tool.version or "") is tool:
+            del versions[tool.version or ""]
+        if not versions:
+            self._versions.pop(tool.name, None)
+        elif tool.name not in self.tools:
+            self._add(max(versions.values(), key=lambda one: _order(one.version)))
+
     def remove(self, component: Component) -> None:
         """Take a component out, unless another has its name by now."""
         if isinstance(component, Tool):
-            self.tools.remove(component.name, component)
-            for name in (component.name, *component.aliases):
-                if self.by_name.get(name) is component:
-                    del self.by_name[name]
-                    self.mirrored.pop(name, None)
+            self._remove_tool(component)
         elif isinstance(component, Prompt):
             self.prompts.remove(component.name, component)
         elif isinstance(component, Completes):
@@ -210,6 +262,14 @@ def _keys(component: Component) -> list[tuple[str, str]]:
     if isinstance(component, Prompt):
         return [("prompt", component.name)]
     return [("resource", component.uri)] if isinstance(component, Resource) else []
+
+
+def _is_other_version(tool: Tool, known: Tool) -> bool:
+    return None not in (tool.version, known.version) and tool.version != known.version
+
+
+def _versioned(tool: Tool) -> str:
+    return f"{tool.name}@{tool.version}"
 
 
 def _order(version: str | None) -> list[tuple[int, str]]:

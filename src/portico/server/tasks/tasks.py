@@ -154,7 +154,8 @@ class TaskService(Service):
             raise Unknown("tool", job.tool, [])
 
     def _configs(self) -> dict[str, TaskConfig]:
-        return {tool.name: tool.task for tool in self._host.registry.tools if tool.task is not None}
+        registry = self._host.registry
+        return {registry.key_of(one): one.task for one in registry.by_name.values() if one.task is not None}
 
     def _poll(self, job: Job) -> float:
         tool = self._host.registry.tool(job.tool)
@@ -213,7 +214,7 @@ class TaskService(Service):
         job = Job(
             id=jobs.new_id(),
             server=self._host.runtime.name,
-            tool=tool.name,
+            tool=self._host.registry.key_of(tool),
             arguments=Raw(bytes(params.arguments) or b"{}"),
             owner=owner(call),
             caller=Raw(msgspec.json.encode(caller)),

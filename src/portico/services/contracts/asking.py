@@ -185,7 +185,7 @@ async def contract_from(handler: Handler, kept: KeptContracts | None = None, **a
     async def page(params: dict[str, Any]) -> Raw:
         return await _request(handler, "tools/list", params, **about)
 
-    return await (kept or KeptContracts()).current(handler, page)
+    return await (kept or KeptContracts()).current(handler, page, whole=about.get("facet") is None)
 
 
 async def offers_from(handler: Handler, **about: Any) -> tuple[Offer, ...]:

@@ -29,9 +29,10 @@ class KeptContracts:
         self._contract = Contract()
         self._by_pages: OrderedDict[bytes, Contract] = OrderedDict()
 
-    async def current(self, handler: Handler, page: Page) -> Contract:
-        """What is promised now. `page` gives the result of `tools/list` for these parameters, as bytes."""
-        at_hand = members(handler).listed("tools/list")
+    async def current(self, handler: Handler, page: Page, *, whole: bool = True) -> Contract:
+        """What is promised now. `page` gives the result of `tools/list` for these parameters, as bytes; `whole`: they
+        are those of all of the Handler, and not of a part of it."""
+        at_hand = members(handler).listed("tools/list") if whole else None
         if at_hand is None or at_hand is not self._listed:
             contract = await self._from_pages(handler, page)
             if at_hand is None:

@@ -132,8 +132,7 @@ class Contracts(Service):
 
     async def _contract(self, ctx: Context) -> Contract:
         """All tools that this caller is shown: those of the server, and of what is mounted in it."""
-        who = {"principal": ctx.principal, "client": ctx.client, "address": ctx.address}
-        return await asking.contract_from(ctx.server, self._kept, **who)
+        return await asking.contract_from(ctx.server, self._kept, **ctx.on_behalf)
 
     async def _tool(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
         contract = await self._contract(ctx)
@@ -437,8 +436,7 @@ def _owner(ctx: Context) -> str:
 def _caller(ctx: Context) -> dict[str, Any]:
     """Who an inner call is for. What becomes a task elsewhere is waited for here."""
     capabilities = replace(ctx.capabilities, extensions=None)
-    who = {"principal": ctx.principal, "client": ctx.client, "address": ctx.address}
-    return {**who, "capabilities": capabilities}
+    return {**ctx.on_behalf, "capabilities": capabilities}
 
 
 def _recorded(job: BackgroundCall, method: str, params: Any) -> None:

@@ -78,7 +78,7 @@ class Admission:
         self._fetch = fetcher
         self._remembered = {} if auth is None else auth.remembered
         # Whether nothing but the token decides who it is.
-        self._by_token = auth is not None and tokens is None and not auth.headers
+        self._by_token = auth is not None and tokens is None and not auth.headers and not auth.by_address
         self._told = told
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
 
@@ -209,10 +209,12 @@ class Admission:
 
     def _shown(self, request: Request, authorization: bytes | None) -> bytes:
         """All that decides who it is."""
-        if not self._headers:
+        by_address = self.auth is not None and self.auth.by_address
+        if not self._headers and not by_address:
             return authorization or b""
         named = [request.headers.get(name, b"") for name in self._headers]
-        return b"\n".join((authorization or b"", b"1" if request.proxied else b"0", *named))
+        where = request.peer.encode() if by_address else b""
+        return b"\n".join((authorization or b"", b"1" if request.proxied else b"0", where, *named))
 
     def _credentials(self, request: Request, auth: ResourceServer, authorization: bytes | None) -> RequestCredentials:
         if request.query and _token_in(request.query):
@@ -221,6 +223,8 @@ class Admission:
         scheme, token = _split(authorization) if authorization is not None else ("", "")
         if authorization is not None and not token:
             raise _Misplaced("the Authorization header cannot be read")
+        if any(name in request.headers.repeated for name in self._headers):
+            raise _Misplaced("a header that says who it is stands twice")
         said = {
             name.decode(): request.headers[name].decode("latin-1") for name in self._headers if name in request.headers
         }
