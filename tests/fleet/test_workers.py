@@ -203,3 +203,18 @@ def test_what_cannot_be_is_said_in_one_sentence(server_file: Path, words: list[s
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_worker_whose_supervisor_is_gone_becomes_none_itself(server_file: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done = subprocess.run(
+            [sys.executable, "-m", "portico", "serve", server_file, "--transport", "http", "--workers", "2"],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PORTICO_WORKER": f"{theirs.fileno()}:1"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "portico: the supervisor of this worker is gone\n"

@@ -318,7 +318,7 @@ def serving(server: str, *options: str) -> Iterator[str]:
     )
     assert process.stderr is not None
     # Whatever happens, it is over when this is over, and so is whoever waits for what it says.
-    too_long = threading.Timer(PATIENCE, process.kill)
+    too_long = threading.Timer(3 * PATIENCE, process.kill)
     too_long.start()
     said = [process.stderr.readline()]
     too_long.cancel()
