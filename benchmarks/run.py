@@ -1,6 +1,6 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|system|live|memory|items]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|audit|system|live|memory|items|workers]
                              [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import audit_table
 import client_table
 import gateway_table
 import http_table
@@ -27,6 +28,7 @@ import system_table
 import table
 import task_questions
 import work_items
+import workers_table
 import wrk
 from client_questions import CLIENT_FULL, CLIENT_QUESTIONS, CLIENT_QUICK, PROGRAMS, ask_clients
 from goals import judge, judge_http
@@ -39,10 +41,12 @@ PROTOCOL = ("stdio", "http", "client", "tasks")
 # A service's table is a line here: see services_table.py.
 SERVICES = {
     "gateway": gateway_table,
+    "audit": audit_table,
     "system": system_table,
     "live": live_table,
     "memory": memory_table,
     "items": work_items,
+    "workers": workers_table,
 }
 TABLES = (*PROTOCOL, *SERVICES)
 NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))

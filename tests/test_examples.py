@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from portico import Client
+from portico import Client, Gateway
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SERVERS = sorted(path for path in EXAMPLES.glob("*.py") if "Server(" in path.read_text() and "test_" not in path.name)
@@ -114,3 +114,14 @@ def test_the_tests_in_the_examples_pass() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+async def test_the_office_is_as_it_was_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    gateway = Gateway.load("examples/office.toml")
+    async with Client(gateway.views["readers"]) as client:
+        tools = {tool.name: tool.description for tool in await client.list_tools()}
+        assert tools.keys() == {"notes_find_notes", "weather_forecast"}
+        assert tools["weather_forecast"] == "The weather where the office is."
+        assert client.instructions == "Look, and change nothing."
+    assert {pin.state for pin in gateway.pinned()} == {"as pinned"}, "`portico pins approve examples/office.toml`"

@@ -259,3 +259,18 @@ async def test_a_sink_that_is_away_does_not_hold_up_calls(tmp_path: Path, caplog
     assert "does not take records" in caplog.text
     assert "did not reach the audit's sink" in caplog.text
     assert (await asyncio.to_thread(audit, tmp_path, "verify")).returncode == 0
+
+
+def test_a_file_of_settings_puts_an_audit_on_any_server(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from portico import Server\nserver = Server('own')\n\n@server.tool\ndef add(a: int, b: int) -> int:\n"
+        "    return a + b\n"
+    )
+    (tmp_path / "portico.toml").write_text("[audit]\nstdio = true\n")
+    portico = [sys.executable, "-m", "portico"]
+    serve = [*portico, "serve", "own.py", "--config", "portico.toml", "--data", "data"]
+    called = [*portico, "call", "add", "a=1", "b=2", "--", *serve]
+    subprocess.run(called, cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=True)
+    done = audit(tmp_path / "data", "list", "--tool", "own.add")
+    assert json.loads(done.stdout)["outcome"] == "ok"
+    assert audit(tmp_path / "data", "verify").returncode == 0

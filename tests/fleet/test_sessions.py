@@ -137,3 +137,31 @@ async def test_a_change_is_told_to_the_clients_of_all_workers(serve: Any, heard:
         workers = {(await client.call_tool("touch")).content[0].text for client in clients[:1]}
         assert len(workers) == 1
         await heard.until("notifications/resources/updated", len(clients))
+
+
+async def test_a_connection_moves_to_the_worker_of_its_session(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    session = await Session(fleet.port).begin()
+    owner = (await session.call("pid")).value
+    lines = [await Line.to(fleet.port) for _ in range(8)]
+    # Requests that need no session are answered by whoever has the connection.
+    before = {(await one.call("pid")).value for one in lines}
+    assert before == fleet.workers()
+    assert {(await session.call("pid", one)).value for one in lines} == {owner}
+    assert {(await one.call("pid")).value for one in lines} == {owner}
+    for one in lines:
+        await one.close()
+
+
+async def test_a_deploy_closes_no_connection(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    before = fleet.workers()
+    lines = [await Line.to(fleet.port) for _ in range(8)]
+    assert {(await one.call("pid")).value for one in lines} <= before
+    fleet.process.send_signal(signal.SIGHUP)
+    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    answers = [await one.call("pid") for one in lines]
+    assert {one.value for one in answers} <= fleet.workers()
+    assert not any("connection" in one.fields for one in answers)
+    for one in lines:
+        await one.close()

@@ -214,3 +214,47 @@ async def test_rules_that_mean_nothing_are_found() -> None:
         await client.list_tools()
         guard = gateway.protection.guard  # type: ignore[union-attr]
         assert guard.idle(gateway.everything()) == ["rule 2", "rule 3", "require 1"]  # type: ignore[union-attr]
+
+
+async def test_what_is_loaded_by_its_name_is_the_same_after_a_reload(tmp_path: Path) -> None:
+    """And the calls of an upstream that has changed come to their ends."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    file = tmp_path / "gateway.toml"
+    target = f'target = "{tmp_path / "slow.py"}:server"'
+    file.write_text(f"[upstream.same]\n{target}\n[upstream.other]\n{target}\nprefix = 'a_'\n")
+    gateway = Gateway.load(file)
+    async with Client(gateway) as client:
+        await gateway.settle(20)
+        before = gateway._routes.upstreams["same"]
+        slow = asyncio.ensure_future(client.call_tool("a_slow"))
+        async with asyncio.timeout(20):
+            while not gateway._routes.upstreams["other"]._is_busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        file.write_text(f"[upstream.same]\n{target}\n[upstream.other]\n{target}\nprefix = 'b_'\n")
+        gateway._apply(read(file, gateway._secrets))
+        assert gateway._routes.upstreams["same"] is before
+        assert (await client.call_tool("same_let_go")).text == "gone"
+        assert (await slow).text == "slowly"
+        assert "b_slow" in {tool.name for tool in await client.list_tools()}
+
+
+SLOW = """
+import asyncio
+
+from portico import Server
+
+server = Server("slow")
+gate = asyncio.Event()
+
+
+@server.tool
+async def slow() -> str:
+    await gate.wait()
+    return "slowly"
+
+
+@server.tool
+async def let_go() -> str:
+    gate.set()
+    return "gone"
+"""

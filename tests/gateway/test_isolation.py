@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AsyncExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
+from tests.logins import served
 
-from portico import Client, Gateway
+from portico import Client, Context, Gateway, Server
 
 COUNTER = """
 from portico import Server
@@ -60,6 +64,50 @@ async def test_principals_are_told_apart_if_wanted(counter: list[str], isolation
     gateway = gateway_to(counter, isolation=isolation)
     async with Client(gateway, principal="ada") as ada, Client(gateway, principal="bob") as bob:
         assert [*await more(ada, 2), *await more(bob, 1)] == found
+
+
+def counting() -> Server:
+    """A server with a count for each of its sessions."""
+    server = Server("counter")
+    counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    @server.tool
+    async def more(ctx: Context) -> int:
+        counts[ctx.conversation] = counts.get(ctx.conversation, 0) + 1
+        return counts[ctx.conversation]
+
+    return server
+
+
+@pytest.mark.parametrize("isolation", ["session", "principal"])
+async def test_fifty_clients_of_two_principals(isolation: str) -> None:
+    """With a count for each session of the upstream: those who share one share a count, and no others do."""
+    async with served(counting()) as url:
+        gateway = Gateway()
+        gateway.add("a", url, revision="2025-11-25", isolation=isolation, lanes=60)
+        clients = [Client(gateway, revision="2025-11-25", principal=("ada", "bob")[number % 2]) for number in range(50)]
+        async with AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(client)
+            counts = await asyncio.gather(*(more(client, 4) for client in clients))
+            if isolation == "session":
+                assert counts == [[1, 2, 3, 4]] * 50
+            else:
+                for who in range(2):
+                    assert sorted(chain.from_iterable(counts[who::2])) == list(range(1, 101))
+            upstream = gateway._routes.upstreams["a"]
+            # One is the gateway's own, which lists and listens.
+            assert len(upstream.lanes) == (50 if isolation == "session" else 2) + 1
+        assert not len(upstream.lanes)
+
+
+async def test_what_a_session_had_ends_with_it(counter: list[str]) -> None:
+    gateway = gateway_to(counter)
+    async with gateway.lifespan():
+        async with Client(gateway, revision="2025-11-25") as client:
+            assert await more(client, 1) == [1]
+            before = len(gateway._routes.upstreams["a"].lanes)
+        assert len(gateway._routes.upstreams["a"].lanes) == before - 1
 
 
 async def test_many_at_once_do_not_get_mixed_up(counter: list[str]) -> None:

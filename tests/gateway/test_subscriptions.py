@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway
+from portico import Client, Gateway, ToolError
+from portico.gateway import changes
+from portico.rpc import relay
+from portico.wire.subscriptions import Filter
 
 TELLING = """
+import os
+
 from portico import Server
 
 server = Server("telling")
@@ -20,6 +25,17 @@ server = Server("telling")
 @server.resource("note://one")
 async def one() -> str:
     return "1"
+
+
+@server.tool
+async def die() -> str:
+    os._exit(1)
+
+
+@server.tool
+async def grow() -> str:
+    server.tool(name=f"grown{len(list(server.tools))}")(change)
+    return "grown"
 
 
 @server.tool
@@ -46,3 +62,43 @@ async def test_a_resource_can_be_subscribed_before_its_upstream_is_there(tmp_pat
                 await client.call_tool("a_change")
                 await asyncio.wait([heard], timeout=0.1)
         assert (await heard).uri == "note://one"
+
+
+@pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
+async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restarted(
+    tmp_path: Path, below: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so are changes of its lists; those of a process that has sessions are heard by the process that is listed."""
+    expected = {"note://one"} if below == "2025-11-25" else {"note://one", "tools"}
+    monkeypatch.setattr(changes, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(relay, "PAUSE_SECONDS", 0.01)
+    script = tmp_path / "telling.py"
+    script.write_text(TELLING)
+    gateway = Gateway()
+    gateway.add("a", [sys.executable, str(script)], revision=below, isolation="shared")
+    async with Client(gateway) as client:
+        await gateway.settle(20)
+        await client.list_tools()
+        wanted = Filter(tools_list_changed=True, resource_subscriptions=["note://one"])
+        async with client.listen(wanted) as listening:
+            with pytest.raises(ToolError):
+                await client.call_tool("a_die")
+            heard: set[str] = set()
+
+            async def hear() -> None:
+                async for change in listening:
+                    heard.add(change.uri or change.kind)
+
+            hearing = asyncio.ensure_future(hear())
+            try:
+                async with asyncio.timeout(30):
+                    # After the gap everything may have changed, and is told of once; what counts comes later.
+                    rounds = 0
+                    while rounds < 2:
+                        heard.clear()
+                        for tool in ("a_change", "a_grow"):
+                            await client.call_tool(tool)
+                        await asyncio.sleep(0.2)
+                        rounds += expected <= heard
+            finally:
+                hearing.cancel()

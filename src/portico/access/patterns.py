@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -94,7 +93,6 @@ def template_glob(template: str) -> str:
     return _VARIABLE.sub(_MANY, template)
 
 
-@lru_cache(maxsize=4096)
 def uri_forms(uri: str) -> tuple[str, ...]:
     """What a URI may be taken for: as it was sent, decoded, and with its dots and doubled slashes resolved."""
     decoded = unquote(unquote(uri))

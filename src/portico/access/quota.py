@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec import Struct
 from portico.access.leases import LEASE_SECONDS, QuotaStore
 from portico.access.limits import Rate
 from portico.access.patterns import Pattern, Who
-from portico.access.rules import Selection
+from portico.access.rules import Selection, keep
 from portico.rpc.call import Call
 from portico.server.guard import Passage
 from portico.wire.errors import ToolError, TooManyRequests
@@ -26,6 +27,8 @@ MOST_KEYS = 100_000
 FLOOD = 20
 # How long to wait for one of several calls at once to end is not known.
 _SOON = 1.0
+# How often the store is asked for one call, where others spend what was taken for it.
+MOST_LEASES = 10
 
 By = Literal["principal", "client", "address", "tool", "owner"]
 Key = tuple[Any, ...]
@@ -63,9 +66,6 @@ class Limit(Struct, frozen=True):
                     return cost
         return self.cost
 
-    def key(self, passage: Passage) -> Key:
-        return (self.name, *(_VALUES[one](passage) for one in self.by))
-
 
 class _Bucket(Struct):
     """What is known of one key: in this process when it is empty; of what was taken from the store what is left."""
@@ -79,6 +79,10 @@ class _Bucket(Struct):
     running: int = 0
 
 
+_Wish = tuple[Limit, Key, _Bucket, float]
+"""What a request takes of one limit: where it is counted, and how much it counts."""
+
+
 class Quota:
     """The limits of one server."""
 
@@ -88,6 +92,8 @@ class Quota:
         self._general = [one for one in limits if one.general]
         self._particular = [one for one in limits if not one.general]
         self.limits = limits
+        # The limits that mean something, and what it costs.
+        self._about: dict[Any, tuple[tuple[Limit, float], ...]] = {}
         self._place = store
         self._store: QuotaStore | None = None
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
@@ -124,21 +130,38 @@ class Quota:
     # Counting
 
     def _count(self, limits: list[Limit], passage: Passage) -> Awaitable[None] | None:
-        call = passage.call
-        local = call.principal is None and call.address is None
-        found = [one for one in limits if one.who(call.principal, local) and one.means(passage)]
-        if not found:
+        wanted = [self._wish(one, cost, passage) for one, cost in self._meant(limits, passage)]
+        if not wanted:
             return None
-        wanted = [(one, one.key(passage)) for one in found]
         self._check_running(wanted, passage)
-        rates = [] if passage.later else [(one, key, one.rate) for one, key in wanted if one.rate is not None]
-        if rates and self._store is not None and self._store.usable:
-            if not self._spend(rates, passage):
-                return self._lease(wanted, rates, passage, self._store)
-        elif rates:
-            self._take(rates, passage)
+        if not passage.later:
+            store = self._store
+            if store is not None and store.usable:
+                if not self._spend(wanted, passage):
+                    return self._lease(wanted, passage, store)
+            else:
+                self._take(wanted, passage)
         self._hold(wanted, passage)
         return None
+
+    def _meant(self, limits: list[Limit], passage: Passage) -> list[tuple[Limit, float]]:
+        """The limits that mean a request, and what it costs: what it is about is looked at once for each thing."""
+        call, owned = passage.call, passage.owned
+        if owned is None:
+            found = tuple((one, one.cost) for one in limits)
+        else:
+            key = (limits is self._general, passage.kind, owned)
+            known = self._about.get(key)
+            if known is None:
+                known = tuple((one, one.cost_of(passage)) for one in limits if one.means(passage))
+                keep(self._about, key, known)
+            found = known
+        local = call.principal is None and call.address is None
+        return [one for one in found if one[0].who(call.principal, local)]
+
+    def _wish(self, limit: Limit, cost: float, passage: Passage) -> _Wish:
+        key = (limit.name, *[_VALUES[one](passage) for one in limit.by])
+        return (limit, key, self._bucket(key), cost)
 
     def _bucket(self, key: Key) -> _Bucket:
         bucket = self._buckets.get(key)
@@ -151,45 +174,45 @@ class Quota:
 
     def _evict(self) -> None:
         """What was not used for longest; calls that go on are not forgotten."""
-        for key, bucket in list(self._buckets.items())[:100]:
+        for key, bucket in list(islice(self._buckets.items(), 100)):
             if not bucket.running:
                 del self._buckets[key]
                 return
 
-    def _check_running(self, wanted: list[tuple[Limit, Key]], passage: Passage) -> None:
-        if passage.call.method in LASTING:
-            return
-        for limit, key in wanted:
-            if limit.concurrency is not None:
-                bucket = self._bucket(key)
-                # What a call makes on the way does not wait for the call itself.
-                if bucket.running - _above(passage, (self, key)) >= limit.concurrency:
-                    self._refuse(bucket, passage, _SOON)
+    def _check_running(self, wanted: list[_Wish], passage: Passage) -> None:
+        for limit, key, bucket, _ in wanted:
+            if limit.concurrency is None or passage.call.method in LASTING:
+                continue
+            # What a call makes on the way does not wait for the call itself.
+            if bucket.running - _above(passage, (self, key)) >= limit.concurrency:
+                self._refuse(bucket, passage, _SOON)
 
-    def _hold(self, wanted: list[tuple[Limit, Key]], passage: Passage) -> None:
-        for limit, key in wanted:
-            bucket = self._bucket(key)
+    def _hold(self, wanted: list[_Wish], passage: Passage) -> None:
+        for limit, key, bucket, _ in wanted:
             bucket.refused = 0
             if limit.concurrency is not None and passage.call.method not in LASTING:
                 bucket.running += 1
+                # It may have been forgotten while the store was asked.
+                self._buckets[key] = bucket
                 passage.held.append((self, key))
 
-    def _take(self, rates: list[tuple[Limit, Key, Rate]], passage: Passage) -> None:
+    def _take(self, wanted: list[_Wish], passage: Passage) -> None:
         """All of them, or none."""
         now = time.monotonic()
-        taken = [
-            (self._bucket(key), rate.take(self._bucket(key).due, now, one.cost_of(passage))) for one, key, rate in rates
-        ]
-        bucket, worst = max(taken, key=lambda one: one[1].wait)
-        if worst.wait:
-            self._refuse(bucket, passage, worst.wait)
-        for bucket, one in taken:
-            bucket.due = one.due
+        taken = []
+        for limit, _, bucket, cost in wanted:
+            if limit.rate is not None:
+                due, wait = limit.rate.take(bucket.due, now, cost)
+                if wait:
+                    self._refuse(bucket, passage, wait)
+                taken.append((bucket, due))
+        for bucket, due in taken:
+            bucket.due = due
 
-    def _spend(self, rates: list[tuple[Limit, Key, Rate]], passage: Passage) -> bool:
+    def _spend(self, wanted: list[_Wish], passage: Passage) -> bool:
         """Whether what this process has taken from the store is enough. Raises where the store has none."""
         now = time.monotonic()
-        found = [(self._bucket(key), one.cost_of(passage)) for one, key, _ in rates]
+        found = [(bucket, cost) for limit, _, bucket, cost in wanted if limit.rate is not None]
         for bucket, _ in found:
             if bucket.barred > now:
                 self._refuse(bucket, passage, bucket.barred - now)
@@ -199,33 +222,30 @@ class Quota:
             bucket.left -= cost
         return True
 
-    async def _lease(
-        self, wanted: list[tuple[Limit, Key]], rates: list[tuple[Limit, Key, Rate]], passage: Passage, store: QuotaStore
-    ) -> None:
-        for limit, key, rate in rates:
-            bucket, cost = self._bucket(key), limit.cost_of(passage)
-            now = time.monotonic()
-            if bucket.until >= now and bucket.left >= cost:
-                continue
-            answer = await store.lease(key, rate, cost)
-            if answer is None:
-                self._take(rates, passage)
+    async def _lease(self, wanted: list[_Wish], passage: Passage, store: QuotaStore) -> None:
+        for _ in range(MOST_LEASES):
+            for limit, key, bucket, cost in wanted:
+                if limit.rate is None or (bucket.until >= time.monotonic() and bucket.left >= cost):
+                    continue
+                answer = await store.lease(key, limit.rate, cost)
+                if answer is None:
+                    self._take(wanted, passage)
+                    self._hold(wanted, passage)
+                    return
+                now = time.monotonic()
+                granted, wait = answer
+                if not granted:
+                    bucket.barred = now + wait
+                    self._refuse(bucket, passage, wait)
+                # What another call has taken meanwhile is added to.
+                bucket.left = granted + (bucket.left if bucket.until >= now else 0.0)
+                bucket.until = now + LEASE_SECONDS
+            # Others may have come between: then it is tried again.
+            if self._spend(wanted, passage):
+                self._check_running(wanted, passage)
                 self._hold(wanted, passage)
                 return
-            now = time.monotonic()
-            granted, wait = answer
-            if not granted:
-                bucket.barred = now + wait
-                self._refuse(bucket, passage, wait)
-            # What another call has taken meanwhile is added to.
-            bucket.left = granted + (bucket.left if bucket.until >= now else 0.0)
-            bucket.until = now + LEASE_SECONDS
-        # Others may have come between: then it is tried again.
-        if not self._spend(rates, passage):
-            await self._lease(wanted, rates, passage, store)
-            return
-        self._check_running(wanted, passage)
-        self._hold(wanted, passage)
+        self._refuse(wanted[0][2], passage, _SOON)
 
     def _refuse(self, bucket: _Bucket, passage: Passage, wait: float) -> None:
         bucket.refused += 1

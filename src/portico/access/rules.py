@@ -26,6 +26,7 @@ log = logging.getLogger("portico.access")
 
 # Of each: names that clients make up are among them.
 MOST_KEPT = 10_000
+LONGEST_KEPT = 256
 
 DEFAULT = "no rule"
 
@@ -109,7 +110,7 @@ class AccessRules:
         mask = self._caller(call)[1]
         found = self._settled.get((mask, kind, owned))
         if found is None:
-            found = _keep(self._settled, (mask, kind, owned), self._settle(mask, kind, owned))
+            found = keep(self._settled, (mask, kind, owned), self._settle(mask, kind, owned))
         if type(found) is tuple:
             found = _conditional(found, call, kind, owned, arguments)
         assert isinstance(found, Decision)
@@ -124,7 +125,7 @@ class AccessRules:
         found = self._required.get((mask, kind, owned))
         if found is None:
             meant = tuple(one for at, one in enumerate(self.requirements) if mask >> at & 1 and one.means(kind, owned))
-            found = _keep(self._required, (mask, kind, owned), meant)
+            found = keep(self._required, (mask, kind, owned), meant)
         if not found:
             return []
         # A condition that cannot be said asks for what it would ask for.
@@ -146,7 +147,7 @@ class AccessRules:
             local = principal is None and call.address is None
             mask = _bits(one.who(principal, local) and _early(one, call) for one in self.rules)
             required = _bits(one.who(principal, local) for one in self.requirements)
-            kept = _keep(self._callers, key, (principal, mask, required))
+            kept = keep(self._callers, key, (principal, mask, required))
         return kept
 
     def _meant(self, mask: int, kind: Kind, owned: Owned) -> list[Rule]:
@@ -170,7 +171,7 @@ class AccessRules:
         """Whether some call may be allowed: what depends on arguments is shown."""
         found = self._seen.get((mask, kind, owned))
         if found is None:
-            found = _keep(self._seen, (mask, kind, owned), self._may_be_allowed(mask, kind, owned))
+            found = keep(self._seen, (mask, kind, owned), self._may_be_allowed(mask, kind, owned))
         return found
 
     def _may_be_allowed(self, mask: int, kind: Kind, owned: Owned) -> bool:
@@ -252,8 +253,12 @@ def _bits(flags: Any) -> int:
     return sum(1 << at for at, flag in enumerate(flags) if flag)
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
-    if len(kept) >= MOST_KEPT:
-        kept.clear()
-    kept[key] = value
+def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Remember what was found for a thing, which stands last in the key; a long name, which a client may have made up,
+    is not worth the room."""
+    named = key[-1] if isinstance(key, tuple) else None
+    if not isinstance(named, Owned) or len(named.name) <= LONGEST_KEPT:
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        kept[key] = value
     return value

@@ -32,6 +32,9 @@ def run(words: list[str]) -> None:
         server, serving = _dressed(arguments)
     else:
         server, serving = load(arguments.target), _serving(arguments)
+    server.data = arguments.data
+    if arguments.store and server.store is None:
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
     _apply_access(server, arguments)
     _set_up_tasks(server, arguments)
     if _is_gateway(arguments):

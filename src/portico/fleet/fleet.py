@@ -26,13 +26,14 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.auth.principal import Principal
-from portico.fleet import sending, sums
+from portico.fleet import handing, sending, sums
 from portico.fleet.rows import LEASE_SECONDS, FleetRows, SessionRow, opened
 from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
 from portico.store.transaction import LONGEST_PAYLOAD
 from portico.transport.http import refusals
+from portico.transport.http.connection import Turn
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
@@ -53,7 +54,9 @@ ASK_SECONDS = 2.0
 SWEEP_SECONDS = 300.0
 # How long the answer to a handshake waits for its row; a session without one is there as long as its worker.
 WRITE_SECONDS = 1.0
-MOST_TRIES = 4
+MOST_TRIES = 30
+LEAVING_SECONDS = 0.1
+LAST_SECONDS = 2.0
 MOST_HOPS = 2
 MOST_KNOWN = 100_000
 LONGEST_PATH = 100
@@ -108,6 +111,7 @@ class Fleet:
         self._inner = Listener(exchange)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changes: dict[str, None] = {}
+        self._handed: handing.HandedSockets | None = None
         # When the store has last known of us.
         self._renewed = -LEASE_SECONDS
         self._rows: FleetRows | None = None
@@ -177,6 +181,10 @@ class Fleet:
         await self.give_up()
 
     async def close(self) -> None:
+        self.refuse_connections()
+        # No more comes by a path that is not there; what has come already is answered.
+        _remove(self._path(self.id))
+        await self._inner.emptied(LAST_SECONDS, least=LEAVING_SECONDS)
         await self._inner.stop(0)
         for task in (*self._errands, self._tending):
             if task is not None:
@@ -184,7 +192,6 @@ class Fleet:
         if self._rows is not None:
             await self._rows.leave()
             await self._rows.close()
-        _remove(self._path(self.id))
         if self._opened is not None:
             os.close(self._opened)
             self._opened = None
@@ -253,6 +260,12 @@ class Fleet:
                     continue
                 if server == self._place.server and worker != self.id:
                     self._tell(method, uri)
+
+    def refuse_connections(self) -> None:
+        """Take no more of them from other workers."""
+        handed, self._handed = self._handed, None
+        if handed is not None:
+            handed.close()
 
     def _path(self, worker: str) -> str:
         return os.path.join(self._near, worker)
@@ -324,7 +337,8 @@ class Fleet:
             return False
         if request.hops and not request.seeks:
             # The one who has sent it on looks further.
-            self._do(_when(self._leaving.get(id), partial(writer.answer, Answer(sending.MISDIRECTED))))
+            said = sending.LEAVING if self.retiring else sending.ABSENT
+            self._do(_when(self._leaving.get(id), partial(writer.answer, said)))
             return True
         task = self._do(self._find(endpoint, id, owner, request, writer, again))
         writer.on_close = task.cancel  # type: ignore[assignment]
@@ -339,7 +353,10 @@ class Fleet:
                 outcome = await self._send(target, request, writer)
                 if outcome == "answered":
                     return
-                if await self._is_here(endpoint, id, target, there=outcome == "absent"):
+                if outcome == "leaving":
+                    # Until its row says that it is anyone's.
+                    await asyncio.sleep(LEAVING_SECONDS)
+                if await self._is_here(endpoint, id, target, outcome):
                     writer.on_close = None
                     again(request, writer)
                     return
@@ -371,6 +388,10 @@ class Fleet:
         envelope = Forwarding(
             to=target, principal=principal, peer=request.peer, root=request.root, hops=request.hops + 1, seeks=seeks
         )
+        if not seeks and isinstance(writer, Turn):
+            handed = await self._hand(target, request, writer)
+            if handed is not None:
+                return "answered" if handed else "absent"
         sealed = self._envelopes.seal(envelope, request)
         outcome = await sending.send(self._path(target), request, writer, sealed)
         if outcome is None:
@@ -378,6 +399,50 @@ class Fleet:
         if outcome == "lost" and request.method == "POST":
             raise _MaybeDone
         return outcome
+
+    async def _hand(self, target: str, request: Request, turn: Turn) -> bool | None:
+        """Hand its connection over. False: the session is not there; None: it cannot be, or the worker is not there."""
+        path = self._path(target) + handing.ENDING
+        copy = turn.lend() if len(request.body) < handing.LARGEST and handing.is_there(path) else None
+        if copy is None:
+            return None
+        session = request.headers.get(b"mcp-session-id", b"").decode("latin-1")
+        said = handing.Handed(session, handing.HandedRequest.of(request, turn))
+        try:
+            taken = await handing.hand(path, copy, said)
+        except TimeoutError:
+            # It may have it: then two would answer.
+            turn.lent(True)
+            raise _MaybeDone from None
+        turn.lent(taken is True)
+        return taken
+
+    def receive_by(self, listener: Listener) -> None:
+        """Take connections that other workers hand over, and be the listener's worker from then on."""
+        take = partial(self._go_on, listener)
+        self._handed = handing.HandedSockets(self._path(self.id) + handing.ENDING, self._has, take)
+
+    async def _go_on(self, listener: Listener, given: socket.socket, handed: handing.HandedRequest | None) -> None:
+        await handing.go_on(given, listener.made, handed)
+
+    def _has(self, session: str) -> bool:
+        return any(session in endpoint.sessions for endpoint in self._exchange.endpoints.values())
+
+    async def hand_over_idle(self, listener: Listener) -> None:
+        """Connections that nothing is asked on go to other workers: their clients notice nothing."""
+        others = [name for name in self._others() if handing.is_there(self._path(name) + handing.ENDING)]
+        for connection in listener.idle() if others else ():
+            copy = connection.lend(None)
+            if copy is None:
+                continue
+            try:
+                taken = await handing.hand(self._path(random.choice(others)) + handing.ENDING, copy, handing.Handed())
+            except TimeoutError:
+                taken = True
+            if taken:
+                connection.give_away()
+            else:
+                connection.resume()
 
     async def _send_far(
         self, target: str, request: Request, writer: ResponseWriter, sealed: bytes
@@ -395,7 +460,8 @@ class Fleet:
         if outcome is None and row.lease_until > time.time():
             # It lives, as it has said itself: so its sessions are not to be taken from it.
             raise _Unreachable
-        return outcome
+        # Those who are where it was know best.
+        return None if outcome == "gone" else outcome
 
     async def _leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
         """A worker that leaves takes nothing over: another one is to see to it."""
@@ -406,8 +472,8 @@ class Fleet:
                 return True
         return False
 
-    async def _is_here(self, endpoint: Endpoint, id: str, target: str, *, there: bool) -> bool:
-        """Whether we have it by now. False: another worker has it, who is to be asked. `there`: the last one lives."""
+    async def _is_here(self, endpoint: Endpoint, id: str, target: str, outcome: sending.Outcome | None) -> bool:
+        """Whether we have it by now. False: another worker has it, who is to be asked. `outcome` is of the last one."""
         assert self._rows is not None
         lock = self._adopting.setdefault(id, asyncio.Lock())
         try:
@@ -415,9 +481,11 @@ class Fleet:
                 if id in endpoint.sessions:
                     return True
                 row = await self._rows.find(id)
-                if row is None or (there and row.owner == target):
+                if row is None or (outcome == "absent" and row.owner == target):
                     # It has ended, whether its row is still there or not.
                     raise _NotFound
+                if outcome == "leaving" and row.owner == target:
+                    return False
                 if row.owner not in (None, target):
                     self._remember(id, row.owner or "")
                     return False
@@ -464,7 +532,7 @@ class Fleet:
             self._pass_on(envelope, request, writer)
             return
         if self._exchange.draining:
-            writer.answer(refusals.busy(request))
+            writer.answer(sending.LEAVING)
             return
         request.principal, request.peer = envelope.principal, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
@@ -473,7 +541,7 @@ class Fleet:
     def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
         """From another machine, for another worker of this one."""
         if envelope.hops >= MOST_HOPS or not os.path.exists(self._path(envelope.to)):
-            writer.answer(Answer(sending.MISDIRECTED))
+            writer.answer(sending.GONE)
             return
         envelope.hops += 1
         task = self._do(self._send_near(envelope, request, writer))
@@ -485,7 +553,7 @@ class Fleet:
         if outcome == "lost":
             writer.abort()
         elif outcome != "answered":
-            writer.answer(Answer(sending.MISDIRECTED))
+            writer.answer({"leaving": sending.LEAVING, "absent": sending.ABSENT}.get(outcome or "", sending.GONE))
 
 
 class _OwnAnswer:

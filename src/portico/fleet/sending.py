@@ -25,8 +25,14 @@ _OF_CONNECTION = frozenset({b"connection", b"transfer-encoding", b"content-lengt
 MOST_WAITING = 256 * 1024
 MISDIRECTED = 421
 
-Outcome = Literal["answered", "absent", "lost"]
-"""Whether it was answered; or its session is not there; or the other worker went away before it said anything."""
+Outcome = Literal["answered", "absent", "leaving", "gone", "lost"]
+"""Whether it was answered; or its session is not there; or is being left to others; or there is no such worker where it
+should be; or the other worker went away before it said anything."""
+
+ABSENT = Answer(MISDIRECTED)
+LEAVING = Answer(MISDIRECTED, (), b"leaving")
+GONE = Answer(MISDIRECTED, (), b"gone")
+_SAID: dict[bytes, Outcome] = {b"leaving": "leaving", b"gone": "gone"}
 
 
 class SentRequest(asyncio.Protocol):
@@ -90,7 +96,7 @@ class SentRequest(asyncio.Protocol):
             return
         self._writer.on_close = None
         if status == MISDIRECTED:
-            self._settle("absent")
+            self._settle(_SAID.get(b"".join(self._body), "absent"))
         else:
             if self._streams:
                 self._writer.end()

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -302,7 +304,7 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
     except UsageError as missing:
         raise _Missing(str(missing)) from None
     if "target" in filled:
-        return target_of(filled["target"])
+        return _loaded_target(filled["target"])
     if not isinstance(filled.get("command", ""), str):
         words = [*filled["command"], *filled.get("args", ())]
         return target_of(words, env=filled.get("env"), cwd=filled.get("cwd"))
@@ -312,6 +314,24 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
         if "environment variable" in str(mistake):
             raise _Missing(str(mistake)) from None
         raise UsageError(f"{what}: {mistake}") from None
+
+
+# What was loaded by its name: a file that is read again for another reason changes nothing.
+_loaded: dict[tuple[str, str, int], Target] = {}
+_MOST_LOADED = 256
+
+
+def _loaded_target(text: Any) -> Target:
+    if not isinstance(text, str):
+        return target_of(text)
+    with contextlib.suppress(OSError):
+        key = (os.getcwd(), text, os.stat(text.partition(".py")[0] + ".py").st_mtime_ns if ".py" in text else 0)
+        if key not in _loaded:
+            if len(_loaded) >= _MOST_LOADED:
+                _loaded.clear()
+            _loaded[key] = target_of(text)
+        return _loaded[key]
+    return target_of(text)
 
 
 def _filled(value: Any, resolve: Callable[[str], str]) -> Any:

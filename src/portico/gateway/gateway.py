@@ -30,6 +30,7 @@ from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
+from portico.gateway.skills import GatewaySkills
 from portico.gateway.task_ids import TaskIds
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
@@ -75,6 +76,8 @@ class Gateway(Server):
         super().__init__(name, **options)
         self._secrets = Secrets()
         self._ending: set[asyncio.Task[None]] = set()
+        # Those that were removed, and whose calls come to their ends.
+        self._retiring: set[GatewayUpstream] = set()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
         self.pins = Pins()
@@ -88,6 +91,7 @@ class Gateway(Server):
             lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
         )
         self._routes.tasks = self._tasks
+        super()._add_service(GatewaySkills(lambda: self._routes))
         super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
@@ -191,7 +195,14 @@ class Gateway(Server):
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
-            self._begin_errand(upstream.close())
+            self._retiring.add(upstream)
+            self._begin_errand(self._retire(upstream))
+
+    async def _retire(self, upstream: GatewayUpstream) -> None:
+        try:
+            await upstream.retire()
+        finally:
+            self._retiring.discard(upstream)
 
     def _add_service(self, service: Service) -> None:
         """Tasks of upstreams come last, around those that this server may have itself."""
@@ -203,7 +214,7 @@ class Gateway(Server):
 
     @property
     def services(self) -> tuple[Service, ...]:
-        return tuple(service for service in super().services if service is not self._tasks)
+        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills))
 
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""
@@ -335,6 +346,8 @@ class Gateway(Server):
             self._bridge.close()
             await self._tasks.close()
             self._routes.close()
+            for one in self._retiring:
+                one.hurry.set()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import msgspec
@@ -85,6 +86,7 @@ class Pins:
         self.path: Path | None = None
         # Whether what is first seen is pinned; a command that only looks does not.
         self.recording = True
+        self._writing = Lock()
         self._upstreams: dict[str, _UpstreamPins] = {}
         self._settings: dict[str, PinSettings] = {}
         # By alias, method and name: the entry, and its definition.
@@ -117,13 +119,14 @@ class Pins:
         def record() -> None:
             if path is None:
                 return
-            upstreams = _read(path)
-            for alias, pins in msgspec.json.decode(known, type=dict[str, _UpstreamPins]).items():
-                there = upstreams.setdefault(alias, pins)
-                for kind in PINNED:
-                    for name, pinned in pins.of(kind).items():
-                        there.of(kind).setdefault(name, pinned)
-            _write(path, upstreams)
+            with self._writing:
+                upstreams = _read(path)
+                for alias, pins in msgspec.json.decode(known, type=dict[str, _UpstreamPins]).items():
+                    there = upstreams.setdefault(alias, pins)
+                    for kind in PINNED:
+                        for name, pinned in pins.of(kind).items():
+                            there.of(kind).setdefault(name, pinned)
+                _write(path, upstreams)
 
         return record
 

@@ -14,7 +14,7 @@ import pytest
 from joserfc import jwk
 
 from portico import Client, Context, Server, ToolError, UsageError
-from portico.auth import ResourceServer
+from portico.auth import ResourceServer, TokenInvalid
 from portico.auth.principal import Principal
 from portico.auth.verifiers import keys as issuer_keys
 from portico.auth.verifiers.certificates import CertificateVerifier
@@ -671,3 +671,52 @@ async def test_on_stdio_missing_scopes_are_for_the_model_to_read(server: Server)
     async with Client(server, principal=Principal("ada", frozenset({"notes:read"}))) as client:
         with pytest.raises(ToolError, match="needs the scope notes:write"):
             await client.call_tool("write", {"text": "x"})
+
+
+async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
+    guarded: Server, serve: Serve, issuer: Issuer, wait_until: Callable[..., Any]
+) -> None:
+    now = time.time()
+    guarded.auth = ResourceServer(JwtVerifier(issuer.url, audience=AUDIENCE, clock=lambda: now), audience=AUDIENCE)
+    site = await serve(guarded)
+    # Good by the verifier's clock, until a moment that is long over by ours.
+    ends = bearer(issuer.token(AUDIENCE, exp=int(now) - 1000, sub="short"))
+    now -= 2000
+    lasts = bearer(issuer.token(AUDIENCE))
+    long, short = [await site.listen(headers=who, toolsListChanged=True) for who in (lasts, ends)]
+    session = await site.initialize(R4, headers=lasts)
+    stream = await session.get()
+    brief = await site.initialize(R4, headers=ends)
+    over = await brief.get()
+    for one in (long, short):
+        assert (await one.message())["method"] == "notifications/subscriptions/acknowledged"
+    site.exchange.keep_alive()
+    assert (await short.message())["method"] == "notifications/cancelled"
+    while await over.event() is not None:
+        pass
+    await long.until_comment()
+    await stream.until_comment()
+
+
+async def test_a_session_that_its_client_carries_belongs_to_it(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
+    site = await serve(server, carried_key=b"k" * 32)
+    session = await site.initialize(R4, headers=bearer(issuer.token(AUDIENCE)))
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert (await session.post(ping)).status == 200
+    assert (await session.post(ping, bearer(issuer.token(AUDIENCE, sub="eve")))).status == 404
+
+
+async def test_who_goes_away_while_a_token_is_verified_leaves_nothing(serve: Serve, server: Server, held: Any) -> None:
+    async def slow(credentials: Any) -> Principal:
+        await held.body()
+        raise TokenInvalid("too late")
+
+    server.auth = ResourceServer(slow)
+    site = await serve(server)
+    raw = await site.connect()
+    raw.send(site.modern_bytes("tools/list", headers=bearer("x")))
+    await held.has_started()
+    raw.abort()
+    held.release.set()
+    assert (await site.modern("tools/list", headers=bearer("y"))).status == 401

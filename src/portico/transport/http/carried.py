@@ -30,25 +30,27 @@ class CarriedSessions:
     def __init__(self, key: bytes) -> None:
         self._key = hmac.digest(key, b"carried sessions", "sha256")
 
-    def make(self, params: InitializeParams) -> str:
+    def make(self, params: InitializeParams, owner: str | None) -> str:
+        """The id of a session that belongs to this identity."""
         about = params.client_info
         client = Implementation(about.name[:LONGEST_NAME], about.version[:LONGEST_NAME])
         facts = SessionFacts(revision=negotiate(params.protocol_version), client=client, operating=True)
         said = zlib.compress(msgspec.json.encode(facts))
-        return urlsafe_b64encode(self._mac(said) + said).decode()
+        return urlsafe_b64encode(self._mac(said, owner) + said).decode()
 
-    def read(self, id: str) -> SessionFacts | None:
-        """None for what is no id of ours."""
+    def read(self, id: str, owner: str | None) -> SessionFacts | None:
+        """None for what is no id of ours, or belongs to another identity."""
         if len(id) > LONGEST_ID:
             return None
         try:
             data = urlsafe_b64decode(id.encode("ascii"))
-            if not hmac.compare_digest(data[:_MAC], self._mac(data[_MAC:])):
+            if not hmac.compare_digest(data[:_MAC], self._mac(data[_MAC:], owner)):
                 return None
             said = zlib.decompressobj().decompress(data[_MAC:], LONGEST_FACTS)
             return msgspec.json.decode(said, type=SessionFacts)
         except (ValueError, zlib.error, msgspec.DecodeError):
             return None
 
-    def _mac(self, said: bytes) -> bytes:
-        return hmac.digest(self._key, said, "sha256")[:_MAC]
+    def _mac(self, said: bytes, owner: str | None) -> bytes:
+        whose = b"" if owner is None else hmac.digest(self._key, owner.encode(), "sha256")
+        return hmac.digest(self._key, whose + said, "sha256")[:_MAC]

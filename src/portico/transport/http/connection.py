@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -153,6 +155,24 @@ class Turn:
         if self.connection is not None:
             self.connection.abort()
 
+    # To another process
+
+    def lend(self) -> socket.socket | None:
+        """A copy of its socket, for another process to answer by; None where that cannot be. Nothing is read until it
+        is said whether it was taken."""
+        connection = self.connection
+        return connection.lend(self) if connection is not None and not self.streaming else None
+
+    def lent(self, taken: bool) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        if taken:
+            self.connection = self.on_close = None
+            connection.give_away()
+        else:
+            connection.resume()
+
 
 class Connection(asyncio.Protocol):
     """Reads requests, and lets them be answered one after the other."""
@@ -170,6 +190,8 @@ class Connection(asyncio.Protocol):
         self.secure = False
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
+        # A request that another process has read, and whose sender it has verified.
+        self.first: Turn | None = None
         self._closing = False
         self._deaf = False
         self._at_end = False
@@ -201,6 +223,9 @@ class Connection(asyncio.Protocol):
         self.secure = transport.get_extra_info("sslcontext") is not None
         self._wait(self.listener.deadlines.idle)
         self.listener.add(self)
+        if self.first is not None:
+            first, self.first = self.first, None
+            self._go_on(first)
 
     def _client(self, headers: Headers) -> str:
         """Where a request comes from."""
@@ -476,9 +501,12 @@ class Connection(asyncio.Protocol):
         try:
             self.exchange.handle(waiting, turn)
         except Exception:
-            log.exception("error while answering %s %s", waiting.method, waiting.path)
-            if not turn.streaming:
-                turn.answer(Answer(500, TEXT, b"Internal error\n"))
+            self._fail_inside(turn, waiting)
+
+    def _fail_inside(self, turn: Turn, request: Request) -> None:
+        log.exception("error while answering %s %s", request.method, request.path)
+        if not turn.streaming:
+            turn.answer(Answer(500, TEXT, b"Internal error\n"))
 
     def _next(self) -> None:
         """The next in line, unless the client does not even read what it was told before."""
@@ -527,6 +555,40 @@ class Connection(asyncio.Protocol):
     async def drain(self) -> None:
         if self._writable is not None and not self._writable.is_set():
             await self._writable.wait()
+
+    # To another process, and from one
+
+    def lend(self, turn: Turn | None) -> socket.socket | None:
+        """A copy of the socket, if there is nothing on the connection but this: no other request, nothing half read or
+        half written, and no TLS, whose state cannot be handed on."""
+        transport = self._transport
+        other = self._turn is not turn or self._queue or self._reading or self._at_end or self._deaf or self._closing
+        if other or self._stalled or transport.get_write_buffer_size() or transport.get_extra_info("sslcontext"):
+            return None
+        transport.pause_reading()
+        return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+
+    def resume(self) -> None:
+        if not self._closing and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def give_away(self) -> None:
+        """Another process has it: it is closed here, and open there."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self.listener.held -= turn.size
+        self.abort()
+
+    def _go_on(self, turn: Turn) -> None:
+        request = turn.waiting
+        assert type(request) is Request
+        turn.size = len(request.body)
+        self.listener.held += turn.size
+        self._turn = turn
+        try:
+            self.exchange.answer_at(request, turn)
+        except Exception:
+            self._fail_inside(turn, request)
 
     # The end
 

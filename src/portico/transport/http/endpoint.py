@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
 from portico.rpc.door import Door, Sender, brings_revision
+from portico.rpc.identity import identity_of
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import refusals, sse
@@ -139,15 +140,16 @@ class Endpoint:
     ) -> None:
         """In a session that the client carries in its id."""
         session = self._new_session(request)
+        owner = identity_of(request.principal)
         headers = request.cors
         if isinstance(frame, Frame) and frame.method == "initialize":
             session.carry(None)
             # What is wrong with it is said where it is read in earnest.
             with suppress(ProtocolError):
-                id = carried.make(METHODS["initialize"].decode(frame.params))
+                id = carried.make(METHODS["initialize"].decode(frame.params), owner)
                 headers = ((b"mcp-session-id", id.encode()), *headers)
         else:
-            facts = carried.read(request.headers.get(http.SESSION, b"").decode("latin-1"))
+            facts = carried.read(request.headers.get(http.SESSION, b"").decode("latin-1"), owner)
             if facts is None:
                 id_of = frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None
                 writer.answer(refusals.error(request, 404, "Session not found", request.cors, id_of))
@@ -251,9 +253,9 @@ class Endpoint:
         if isinstance(session, Answer):
             writer.answer(session)
         elif last is None:
-            session.listen(writer, request.cors)
+            session.listen(writer, request.cors, request.until)
         else:
-            session.resume(last.decode("latin-1"), writer, request.cors)
+            session.resume(last.decode("latin-1"), writer, request.cors, request.until)
 
     def _delete(self, request: Request, writer: ResponseWriter) -> None:
         if self.carried is not None:

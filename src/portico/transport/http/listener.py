@@ -99,15 +99,12 @@ class Listener:
             if one.family == socket.AF_UNIX:
                 # Others may listen at the path as well: it is not for us to remove.
                 stays: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-                server = await loop.create_unix_server(self._made, sock=one, ssl=tls, backlog=BACKLOG, **stays)
+                server = await loop.create_unix_server(self.made, sock=one, ssl=tls, backlog=BACKLOG, **stays)
             else:
-                server = await loop.create_server(self._made, sock=one, ssl=tls, backlog=BACKLOG)
+                server = await loop.create_server(self.made, sock=one, ssl=tls, backlog=BACKLOG)
             self._servers.append(server)
         if self._ticking is None:
             self._ticking = loop.create_task(self._tick_on())
-
-    def _made(self) -> Connection:
-        return Connection(self)
 
     def _tick(self) -> None:
         self.now = time.monotonic()
@@ -137,6 +134,13 @@ class Listener:
                 last_words = now
                 self.exchange.keep_alive()
 
+    def idle(self) -> list[Connection]:
+        """The connections that nothing is asked on."""
+        return [one for one in self._connections if one.is_idle()]
+
+    def made(self) -> Connection:
+        return Connection(self)
+
     @property
     def is_empty(self) -> bool:
         return not self._connections
@@ -148,12 +152,15 @@ class Listener:
             server.close()
         self.retiring = True
 
-    async def emptied(self, seconds: float) -> None:
-        """Wait for the last connection to go, but no longer than this."""
+    async def emptied(self, seconds: float, *, least: float | None = None) -> None:
+        """Wait for the last connection to go, but no longer than this. At `least` so long, for what is on its way."""
+        if least is not None:
+            await asyncio.sleep(least)
+            if self.is_empty:
+                return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 self._empty.clear()
-                # Those that wait for a session to be left to others are waited for as well.
                 await self._empty.wait()
 
     async def stop(self, grace: float) -> None:

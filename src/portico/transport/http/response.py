@@ -42,6 +42,8 @@ class Request(Struct):
     # For a page whose origin was let in: what the response says to its browser.
     cors: Pairs = ()
     principal: Any = None
+    # When that ends, in seconds since 1970: a stream that nothing else would end does then.
+    until: float | None = None
     # Whether it came by TLS, and whether by a trusted proxy.
     secure: bool = False
     proxied: bool = False

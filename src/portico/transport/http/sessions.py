@@ -92,6 +92,8 @@ class SessionStream:
         self._lacking: frozenset[str] | None = None
         # The seconds after which to try again, where too much was asked.
         self._retry_after: float | None = None
+        # When the token ends that it was opened with, in seconds since 1970.
+        self.until: float | None = None
         # Whether its client takes events at all.
         self.plain = False
         self.done = False
@@ -299,12 +301,13 @@ class HttpSession:
         self._streams[stream.name] = stream
         return stream
 
-    def listen(self, writer: ResponseWriter, headers: Pairs) -> None:
+    def listen(self, writer: ResponseWriter, headers: Pairs, until: float | None = None) -> None:
         """A stream for one GET. A client may have several; what is said is said on one of them."""
-        self._listen(f"s{self._new_stream()}", writer, headers, self._event)
+        self._listen(f"s{self._new_stream()}", writer, headers, self._event, until)
 
-    def _listen(self, name: str, writer: ResponseWriter, headers: Pairs, after: int) -> None:
+    def _listen(self, name: str, writer: ResponseWriter, headers: Pairs, after: int, until: float | None) -> None:
         stream = _GetStream(self, name, None)
+        stream.until = until
         stream.attach(writer, headers, after)
         self._open.append(stream)
         self._listened = True
@@ -316,17 +319,17 @@ class HttpSession:
         if len(self._open) > MOST_STREAMS:
             self._open[0].end()
 
-    def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs) -> None:
+    def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs, until: float | None = None) -> None:
         """Go on after an event. One we no longer have, or never had, is answered by what there is."""
         found = _EVENT_ID.fullmatch(last_event)
         if found is None:
-            self.listen(writer, headers)
+            self.listen(writer, headers, until)
             return
         name, seen = found[1], int(found[2])
         if name.startswith("s"):
             for stream in [one for one in self._open if one.name == name]:
                 stream.end()
-            self._listen(name, writer, headers, seen)
+            self._listen(name, writer, headers, seen, until)
         else:
             (self._streams.get(name) or self._replay(name)).attach(writer, headers, seen)
 
@@ -575,8 +578,13 @@ class Sessions:
         return looked_at
 
     def keep_alive(self) -> None:
+        now = time.time()
         for stream in list(self.open_streams):
-            stream.keep_alive()
+            if stream.until is not None and now >= stream.until:
+                # Its principal is none any more. A client with a new token comes back for the rest.
+                stream.end()
+            else:
+                stream.keep_alive()
 
     def close(self) -> None:
         for session in self.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from time import time
 from typing import Any
 
 from msgspec import UNSET
@@ -86,17 +87,19 @@ class StatelessRequests:
             del self._by_client[peer]
 
     def keep_alive(self) -> None:
+        now = time()
         for reply in list(self.replies):
-            reply.keep_alive()
+            if reply.is_over(now):
+                # Its principal is none any more. A client with a new token listens again.
+                reply.end_listening()
+            else:
+                reply.keep_alive()
 
     def end_listening(self) -> list[asyncio.Task[Any]]:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
             if not reply.counts:
-                # The pages of the specification differ: one wants this, the other a result. Both are said; the result
-                # ends the stream, so it comes last.
-                reply.emit(notices.CANCELLED, ended_subscription(reply.id))
-                stop(reply, reply.task)
+                reply.end_listening()
         return [reply.task for reply in self.replies]
 
     def close(self) -> None:
@@ -128,6 +131,17 @@ class HttpReply(Reply):
         self._requests.replies.add(self)
         if self.counts:
             self._requests.count(self._request.peer, 1)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it only waits, for a principal whose token has ended."""
+        until = self._request.until
+        return not self.counts and until is not None and now >= until
+
+    def end_listening(self) -> None:
+        # The pages of the specification differ: one wants this, the other a result. Both are said; the result ends the
+        # stream, so it comes last.
+        self.emit(notices.CANCELLED, ended_subscription(self.id))
+        stop(self, self.task)
 
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
