@@ -34,17 +34,16 @@ ASKING = [
 @pytest.mark.parametrize("path", SERVERS, ids=lambda path: path.stem)
 def test_an_example_serves_and_its_tools_are_described(path: Path, way: str) -> None:
     command = [str(path)] if way == "file" else ["-m", "portico", "serve", str(path)]
-    # As a client does: nothing is asked before the handshake is answered, which may wait for what is behind a gateway.
-    with subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(json.dumps(ASKING[0]) + "\n")
-        child.stdin.flush()
-        hello = json.loads(child.stdout.readline() or "null")
-        said, trouble = child.communicate("".join(json.dumps(message) + "\n" for message in ASKING[1:]), timeout=30)
-    assert child.returncode == 0, trouble
-    listed = json.loads(said)
+    done = subprocess.run(
+        [sys.executable, *command],
+        input="".join(json.dumps(message) + "\n" for message in ASKING),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    hello, listed = map(json.loads, done.stdout.splitlines())
     assert hello["result"]["serverInfo"]["version"]
     assert listed["result"]["tools"]
     assert all(tool["description"] for tool in listed["result"]["tools"])
