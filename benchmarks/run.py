@@ -1,6 +1,6 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|system|live|memory|items|workers]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|audit|system|live|memory|items|workers]
                              [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import audit_table
 import client_table
 import gateway_table
 import http_table
@@ -40,6 +41,7 @@ PROTOCOL = ("stdio", "http", "client", "tasks")
 # A service's table is a line here: see services_table.py.
 SERVICES = {
     "gateway": gateway_table,
+    "audit": audit_table,
     "system": system_table,
     "live": live_table,
     "memory": memory_table,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -23,6 +26,10 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+FRAGMENT = "python fragment"
+PASTED = [page for page in PAGES if blocks(page, "python") and "decisions" not in page.parts]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
@@ -32,7 +39,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_the_documentation_comes_from_the_examples(page: Path) -> None:
-    for block in blocks(page, "python"):
+    for block in [*blocks(page, "python"), *blocks(page, FRAGMENT)]:
         code = textwrap.dedent(block)
         ast.parse(
             code
@@ -40,8 +47,30 @@ def test_python_in_the_documentation_comes_from_the_examples(page: Path) -> None
             else f"async def f():\n{textwrap.indent(code, '    ')}"
         )
         lines = [re.sub(r"\s*#.*", "", line).strip() for line in code.splitlines()]
-        missing = [line for line in lines if line and line not in FLAT]
+        # An import may be shorter than in the example, of which only a part is shown.
+        missing = [line for line in lines if line and line not in FLAT and not line.startswith(("from ", "import "))]
         assert not missing, f"{page.name}: not in any example: {missing}"
+
+
+# One process for each page, in which every block has names of its own.
+PASTE = """
+import json, sys
+for at, code in enumerate(json.loads(sys.argv[1]), 1):
+    try:
+        exec(compile(code, f"block {at}", "exec"), {"__name__": "pasted", "__file__": "pasted.py"})
+    except BaseException as failure:
+        sys.exit(f"block {at}: {type(failure).__name__}: {failure}")
+"""
+
+
+@pytest.mark.parametrize("page", PASTED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_runs_alone_when_it_is_pasted(page: Path, tmp_path: Path) -> None:
+    """What does not says in its fence that it is a fragment."""
+    pasted = json.dumps(blocks(page, "python"))
+    done = subprocess.run(
+        [sys.executable, "-c", PASTE, pasted], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_architecture_page_names_the_folders_there_are() -> None:

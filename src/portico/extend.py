@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from portico.access.limits import Rate as Rate
     from portico.access.restrict import set_access as set_access
     from portico.access.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
+    from portico.access.audit.audit import without_secrets as without_secrets
+    from portico.access.audit.records import CallRecord as CallRecord
+    from portico.access.audit.trail import (
+        FileTrail as FileTrail, trail_parts as trail_parts, verify_trail as verify_trail,
+    )
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -112,6 +117,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.access.limits": ("Rate",),
     "portico.access.restrict": ("set_access",),
     "portico.access.settings": ("ACCESS_SECTIONS",),
+    "portico.access.audit.audit": ("without_secrets",),
+    "portico.access.audit.records": ("CallRecord",),
+    "portico.access.audit.trail": ("FileTrail", "trail_parts", "verify_trail"),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),

@@ -8,7 +8,8 @@ import pytest
 from msgspec import Raw, json
 
 from portico import Gateway, Server
-from portico.extend import Call
+from portico.extend import Call, Principal
+from portico.gateway.upstream import GatewayUpstream
 
 
 def upstream(name: str, **hints: Any) -> Server:
@@ -80,3 +81,26 @@ async def test_an_upstream_is_not_asked_again_while_its_list_is_good(monkeypatch
         await one.listed_or_failed()
         assert asked.count("tools/list") == 2
         assert one._fresh_until > 0
+
+
+async def test_the_resources_of_one_principal_are_not_listed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an upstream is asked in the name of who asks."""
+    server = upstream("a")
+
+    @server.resource("note://of-ann")
+    async def note() -> str:
+        return "private"
+
+    monkeypatch.setattr(GatewayUpstream, "personal", True)
+    gateway = Gateway({"a": server})
+
+    async def uris(who: str) -> list[str]:
+        principal = Principal(who)
+        params = Raw(b"{}")
+        call = Call(method="resources/list", params=params, id=1, revision="2026-07-28", principal=principal)
+        return [one["uri"] for one in json.decode(await gateway(call))["resources"]]
+
+    async with gateway.lifespan():
+        assert await uris("ann") == ["note://of-ann"]
+        assert await uris("bob") == []
+        assert await uris("ann") == ["note://of-ann"]

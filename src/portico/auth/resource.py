@@ -12,6 +12,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -232,8 +233,14 @@ class ResourceServer:
                 raise Unavailable("too many tokens wait to be verified")
             task = asyncio.get_running_loop().create_task(self._verify(credentials))
             self._waiting[key] = task
-            task.add_done_callback(lambda _: self._waiting.pop(key, None))
+            task.add_done_callback(partial(self._verified, key))
         return self._remember(shown, await asyncio.shield(task))
+
+    def _verified(self, key: bytes, task: asyncio.Task[Verified]) -> None:
+        self._waiting.pop(key, None)
+        # All who waited for it may have gone.
+        if not task.cancelled():
+            task.exception()
 
     async def _verify(self, credentials: RequestCredentials) -> Verified:
         try:

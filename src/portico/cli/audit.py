@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from portico.access.audit import tables
 from portico.access.audit.audit import STORE_NAME
@@ -23,6 +24,7 @@ from portico.access.audit.places import verify_files, verify_store
 from portico.access.audit.reading import RecordFilter, by_chain, newest
 from portico.access.audit.records import CallRecord
 from portico.access.audit.settings import seconds_of
+from portico.access.audit.trail import trail_parts, verify_trail
 from portico.access.audit.verify import AuditReport
 from portico.cli.forms import parser_for
 from portico.cli.printable import writing
@@ -33,6 +35,8 @@ from portico.store.folder import data_directory
 from portico.store.transaction import Transaction
 from portico.wire.errors import UsageError
 
+# The audits of services that keep one wherever they are served.
+TRAILS = ("system-audit.jsonl", "operator-audit.jsonl")
 HEADINGS = ("WHEN", "WHO", "METHOD", "WHAT", "OUTCOME", "RULE", "MS")
 
 
@@ -85,6 +89,12 @@ class AuditCommand:
     # The actions
 
     async def verify(self) -> int:
+        trails = self._trails()
+        if trails and not self.arguments.file and self._has_no_store:
+            report = AuditReport()
+            self._verify_trails(report, trails)
+            self._print(report)
+            return 1 if report.found else 0
         keys = self._keys()
         if self.arguments.file:
             expected = self._expected(None)
@@ -97,8 +107,28 @@ class AuditCommand:
                 "the last checkpoint is not known from elsewhere, so an older copy that was put back would not be "
                 "noticed: --expect says it"
             )
+        self._verify_trails(report, trails)
         self._print(report)
         return 1 if report.found else 0
+
+    @property
+    def _has_no_store(self) -> bool:
+        named = self.arguments.store or os.environ.get("PORTICO_STORE")
+        return not named and not (self.data / STORE_NAME).exists()
+
+    def _trails(self) -> list[Path]:
+        """What services keep in the data directory by themselves."""
+        if self.arguments.file or self.arguments.store:
+            return []
+        return [self.data / name for name in TRAILS if trail_parts(self.data / name)]
+
+    def _verify_trails(self, report: AuditReport, trails: list[Path]) -> None:
+        for trail in trails:
+            found = verify_trail(trail)
+            report.records += found.records
+            report.chains += found.chains
+            report.checkpoints += found.checkpoints
+            report.found += [replace(one, what=f"{one.what} ({trail.name})") for one in found.found]
 
     def _print(self, report: AuditReport) -> None:
         if self.printer.form == "json":

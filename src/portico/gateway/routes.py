@@ -19,7 +19,7 @@ from portico.gateway.params import spliced
 from portico.gateway.straight import straight
 from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
 from portico.gateway.tasks import GatewayTasks
-from portico.gateway.upstream import Answered, Detach, GatewayUpstream
+from portico.gateway.upstream import PRIVATE_LISTS, Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
 from portico.rpc.questions import asked_by
 from portico.schema.problems import nearest
@@ -256,13 +256,15 @@ class Routes:
         if (method, facet) not in self._given:
             self._given[method, facet] = self._fingerprint(method, facet)
         start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, facet)))
-        key = (method, facet, revision, start, id(catalog.definitions), None if view is None else view.sight.view)
+        hidden = self._hidden(method, call.principal)
+        seen = None if view is None else view.sight.view
+        key = (method, facet, revision, start, id(catalog.definitions), seen, hidden)
         found = self._parts.get(key)
         if found is None:
             if len(self._parts) >= MOST_PAGES:
                 self._parts.clear()
                 self._pages.clear()
-            found = self._parts[key] = self._part(catalog, facet, view, revision, start)
+            found = self._parts[key] = self._part(catalog, facet, view, hidden, revision, start)
         hints = self._hints(catalog, view)
         page = self._pages.get(key)
         if page is None or page[0] != hints:
@@ -282,8 +284,20 @@ class Routes:
         shared = public and view is None and self.protection is None and not self.table.held
         return {"ttl_ms": int(seconds) * 1000, "cache_scope": "public" if shared else "private"}
 
+    def _hidden(self, method: str, principal: Any) -> frozenset[str]:
+        """The upstreams whose list was given to another, and is not for this principal."""
+        if method not in PRIVATE_LISTS:
+            return frozenset()
+        return frozenset(alias for alias, one in self.upstreams.items() if not one.lists_for(method, principal))
+
     def _part(
-        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
+        self,
+        catalog: Catalog[Any],
+        facet: Facet | None,
+        view: CallerView | None,
+        hidden: frozenset[str],
+        revision: Revision,
+        start: int,
     ) -> tuple[list[Raw], Any]:
         """The entries of a page, and the cursor of the next one."""
         method = catalog.method
@@ -292,7 +306,11 @@ class Routes:
         ]
         entries = [
             *own,
-            *((route.entry, route.shown_at(method, revision)) for _, route in self._seen(catalog, facet, view)),
+            *(
+                (route.entry, route.shown_at(method, revision))
+                for _, route in self._seen(catalog, facet, view)
+                if route.upstream.alias not in hidden
+            ),
         ]
         end = start + catalog.page_size
         part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]

@@ -29,6 +29,7 @@ from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.identity import identity_of
 from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
+PRIVATE_LISTS = frozenset({"resources/list", "resources/templates/list"})
 MOST_ENTRIES = 100_000
 # How long the calls of one that was removed may go on, and how often it is looked whether they still do.
 RETIRE_SECONDS, RETIRE_LOOK_SECONDS = 30.0, 0.1
@@ -110,6 +112,8 @@ class GatewayUpstream:
         # Of each list until when it is good, and whether it is the same for all users; and when all are asked for anew.
         self._hints: dict[str, tuple[float, bool]] = {}
         self._fresh_until = 0.0
+        # In whose name its lists were asked for, where it wants to know who asks.
+        self._listed_for: str | None = None
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -164,7 +168,8 @@ class GatewayUpstream:
 
         One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
         """
-        known = self.listed.is_set() and not self._is_recalled and time.monotonic() < self._fresh_until
+        fresh = self.personal or time.monotonic() < self._fresh_until
+        known = self.listed.is_set() and not self._is_recalled and fresh
         if self.personal and (by is None or by.principal is None):
             return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
@@ -184,6 +189,12 @@ class GatewayUpstream:
     def personal(self) -> bool:
         """Whether it is asked in the name of the one who asks."""
         return self.auth is not None and self.auth.personal
+
+    def lists_for(self, method: str, principal: Any) -> bool:
+        """Whether one of its lists may be shown to a principal: the resources of one are not told to another."""
+        if not self.personal or method not in PRIVATE_LISTS or self._hints.get(method, (0.0, False))[1]:
+            return True
+        return principal is not None and identity_of(principal) == self._listed_for
 
     async def _try_refresh(self, methods: tuple[str, ...], by: Call | None = None) -> None:
         if self.personal and by is None:
@@ -238,6 +249,7 @@ class GatewayUpstream:
             raise refused[0]
         before, self.entries = self.entries, found
         self._is_recalled = False
+        self._listed_for = None if by is None else identity_of(by.principal)
         if len(methods) == len(LISTS):
             promised = [until for until, _ in self._hints.values() if until > time.monotonic()]
             self._fresh_until = min(promised, default=time.monotonic() + CATALOG_SECONDS)

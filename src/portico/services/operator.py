@@ -54,7 +54,7 @@ class ServiceSwitch(Service):
         super().__init__()
         self._names = tuple(names)
         self._prepare = prepare
-        self._audit = Audit(audit)
+        self._audit = Audit(audit, "operator")
         self._over_http = over_http
         # One change at a time: two that make the same service would both find that it is not there.
         self._changing = asyncio.Lock()

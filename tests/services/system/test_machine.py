@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -74,16 +75,53 @@ def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
         trail.add("fs_read", {"path": f"/{n}", "none": None}, "ok")
         trail.add("fs_read", {"path": "x" * 1000}, "denied")
     assert verify(file) is None
+    trail.close()
     lines = file.read_text().splitlines()
-    assert len(lines) == 6
-    assert "x" * 201 not in lines[1]
-    for n in range(6):
-        spoilt = [*lines[:n], lines[n].replace("fs_read", "fs_stat"), *lines[n + 1 :]]
+    records = [at for at, line in enumerate(lines) if '"record"' in line]
+    assert len(records) == 6
+    assert "x" * 201 not in lines[records[1]]
+    for n, at in enumerate(records):
+        spoilt = [*lines[:at], lines[at].replace("fs_read", "fs_stat"), *lines[at + 1 :]]
         file.write_text("\n".join(spoilt) + "\n")
         assert verify(file) == n + 1
-    file.write_text("\n".join([*lines[:2], *lines[3:]]) + "\n")
-    assert verify(file) == 4
+        file.write_text("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n")
+        assert verify(file) == n + 1
+    # Its end was signed, and is known beside it.
+    file.write_text("\n".join(lines[: records[4]]) + "\n")
+    assert verify(file) is not None
     assert file.stat().st_mode & 0o077 == 0
+
+
+# As an earlier version has written it.
+OLDER = """\
+{"number":1,"time":"2026-01-01T00:00:00Z","tool":"fs_read","outcome":"ok","arguments":{"path":"/a"},\
+"previous":"0000000000000000000000000000000000000000000000000000000000000000","hash":"HASH1"}
+{"number":2,"time":"2026-01-01T00:00:01Z","tool":"fs_read","outcome":"ok","arguments":{},"previous":"HASH1","hash":"HASH2"}
+"""
+
+
+def older() -> str:
+    text = OLDER
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = text.splitlines()[number - 1].replace(f'"hash":"HASH{number}"', '"hash":""')
+        assert bare != line
+        text = text.replace(f"HASH{number}", hashlib.sha256(bare.encode()).hexdigest())
+    return text
+
+
+def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_text(older())
+    assert verify(file) is None
+    trail = Audit(file)
+    trail.add("fs_read", {"path": "/b"}, "ok")
+    trail.close()
+    assert [part.name for part in audit.parts(file)] == ["audit.jsonl.1", "audit.jsonl"]
+    assert verify(file) is None
+    (tmp_path / "audit.jsonl.1").write_text(older().replace("/a", "/c"))
+    assert verify(file) == 1
+    (tmp_path / "audit.jsonl.1").unlink()
+    assert verify(file) is not None
 
 
 def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +130,7 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
     trail = Audit(file)
     for _ in range(20):
         trail.add("fs_read", {}, "ok")
+    trail.close()
     assert [record.number for record in trail.recent] == list(range(1, 21))
     assert [part.name for part in audit.parts(file)][:2] == ["audit.jsonl.1", "audit.jsonl.2"]
     assert verify(file) is None
@@ -100,7 +139,7 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
     assert verify(file) is None
     (tmp_path / "audit.jsonl.1").unlink()
     first = verify(file)
-    assert first is not None and first > 1
+    assert first == 1
     kept = {part.name: part.read_bytes() for part in audit.parts(file)[:-1]}
     trail = Audit(file)
     for _ in range(20):

@@ -327,8 +327,9 @@ async def test_every_call_leaves_a_record(folder: Path) -> None:
             ("fs_read", "outside"),
         ]
         assert records[1]["previous"] == records[0]["hash"]
-    kept = [json.loads(line) for line in (folder / "data" / "system-audit.jsonl").read_text().splitlines()]
-    assert kept[1]["arguments"] == {"path": "/etc/passwd", "offset": 0}
+    lines = [json.loads(line) for line in (folder / "data" / "system-audit.jsonl").read_text().splitlines()]
+    kept = [line["record"] for line in lines if "record" in line]
+    assert kept[1]["fields"] == {"path": "/etc/passwd", "offset": 0}
 
 
 # Resources and prompts
@@ -424,7 +425,7 @@ async def test_every_server_that_has_the_service_tells_of_a_log_that_grows(folde
     servers = [Server(name, version="1") for name in ("one", "two")]
     for server in servers:
         server.add(service)
-        server.resource_updated = lambda uri, name=server.info.name: told.append((name, uri))  # type: ignore[method-assign,misc]
+        server.resource_updated = lambda uri, name=server.info.name, **_: told.append((name, uri))  # type: ignore[method-assign,misc]
     await service.look()
     with (folder / "app.log").open("a") as file:
         file.write("2026-01-01T00:02:00Z pc7 app: more\n")

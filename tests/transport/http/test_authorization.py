@@ -14,7 +14,7 @@ import pytest
 from joserfc import jwk
 
 from portico import Client, Context, Server, ToolError, UsageError
-from portico.auth import ResourceServer
+from portico.auth import ResourceServer, TokenInvalid
 from portico.auth.principal import Principal
 from portico.auth.verifiers import keys as issuer_keys
 from portico.auth.verifiers.certificates import CertificateVerifier
@@ -705,3 +705,18 @@ async def test_a_session_that_its_client_carries_belongs_to_it(serve: Serve, ser
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert (await session.post(ping)).status == 200
     assert (await session.post(ping, bearer(issuer.token(AUDIENCE, sub="eve")))).status == 404
+
+
+async def test_who_goes_away_while_a_token_is_verified_leaves_nothing(serve: Serve, server: Server, held: Any) -> None:
+    async def slow(credentials: Any) -> Principal:
+        await held.body()
+        raise TokenInvalid("too late")
+
+    server.auth = ResourceServer(slow)
+    site = await serve(server)
+    raw = await site.connect()
+    raw.send(site.modern_bytes("tools/list", headers=bearer("x")))
+    await held.has_started()
+    raw.abort()
+    held.release.set()
+    assert (await site.modern("tools/list", headers=bearer("y"))).status == 401

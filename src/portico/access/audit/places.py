@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from portico.access.audit import tables
 from portico.access.audit.checkpoints import ExpectedHead, StoredCheckpoint
 from portico.access.audit.keys import TrustedKeys
-from portico.access.audit.verify import AuditReport, ChainCheck, CheckpointCheck, Row, Tampering, report
+from portico.access.audit.verify import AuditReport, ChainCheck, CheckpointCheck, Row, SignedChain, Tampering, report
 from portico.store.transaction import Transaction
 from portico.wire.errors import UsageError
 
@@ -40,7 +40,7 @@ def _store_checks(tx: Transaction, signed: CheckpointCheck) -> Iterator[ChainChe
 # Files
 
 
-class _AuditLine(Struct):
+class AuditLine(Struct):
     """A line of a sink or an export: a record in its place, or a checkpoint."""
 
     chain: str = ""
@@ -55,7 +55,7 @@ class _NumberedRecord(Struct):
     at: int = 0
 
 
-_line = msgspec.json.Decoder(_AuditLine)
+_line = msgspec.json.Decoder(AuditLine)
 _numbered = msgspec.json.Decoder(_NumberedRecord)
 
 
@@ -71,6 +71,8 @@ def verify_files(paths: list[Path], keys: TrustedKeys, expected: ExpectedHead | 
         one.end()
     checks: dict[str, ChainCheck] = {}
     broken: list[Tampering] = []
+    # Where nothing can be signed, a chain is all there is.
+    unsigned = None if len(keys) else SignedChain()
     known = {name: signed for one in groups.values() for name, signed in one.chains.items()}
     for name in known:
         checks[name] = ChainCheck(name, known[name])
@@ -83,14 +85,16 @@ def verify_files(paths: list[Path], keys: TrustedKeys, expected: ExpectedHead | 
             page = pages.setdefault(line.chain, [])
             page.append(row)
             if len(page) >= PAGE:
-                checks.setdefault(line.chain, ChainCheck(line.chain, None)).feed(page)
+                checks.setdefault(line.chain, ChainCheck(line.chain, unsigned)).feed(page)
                 pages[line.chain] = []
     for name, page in pages.items():
         if page:
-            checks.setdefault(name, ChainCheck(name, None)).feed(page)
+            checks.setdefault(name, ChainCheck(name, unsigned)).feed(page)
     for check in checks.values():
         check.end()
+    last = groups[""] if groups[""].count else list(groups.values())[-1]
     done = report(groups[""], checks.values())
+    done.head = "" if last.last is None else str(last.last.head)
     for name, one in groups.items():
         if name and one.found is not None:
             done.found.append(one.found)
@@ -99,16 +103,16 @@ def verify_files(paths: list[Path], keys: TrustedKeys, expected: ExpectedHead | 
     return done
 
 
-def _checkpoint(line: _AuditLine) -> tuple[StoredCheckpoint, str]:
+def _checkpoint(line: AuditLine) -> tuple[StoredCheckpoint, str]:
     try:
         number = _numbered.decode(line.checkpoint).number
-        chain = msgspec.json.decode(line.checkpoint, type=_AuditLine).chain
+        chain = msgspec.json.decode(line.checkpoint, type=AuditLine).chain
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         number, chain = 0, ""
     return StoredCheckpoint(number, line.checkpoint, line.signature), chain
 
 
-def _row(line: _AuditLine) -> Row | None:
+def _row(line: AuditLine) -> Row | None:
     if not len(line.record):
         return None
     try:
@@ -118,7 +122,7 @@ def _row(line: _AuditLine) -> Row | None:
     return said.number, said.at, bytes(line.record).decode(), line.hash
 
 
-def _lines(paths: list[Path]) -> Iterator[tuple[str, _AuditLine | None]]:
+def _lines(paths: list[Path]) -> Iterator[tuple[str, AuditLine | None]]:
     for path in paths:
         try:
             with path.open("rb") as opened:
@@ -126,12 +130,12 @@ def _lines(paths: list[Path]) -> Iterator[tuple[str, _AuditLine | None]]:
                 while line := opened.readline(LONGEST_LINE):
                     number += 1
                     if line.strip():
-                        yield f"line {number} of {path.name}", _read(line)
+                        yield f"line {number} of {path.name}", read_line(line)
         except OSError as failure:
             raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
 
 
-def _read(line: bytes) -> _AuditLine | None:
+def read_line(line: bytes) -> AuditLine | None:
     try:
         return _line.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -7,10 +7,10 @@ before a body is read. The rest waits for the issuer, with the body in hand.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from time import time
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from portico.auth.conversation import Fetch, Fetched
@@ -34,8 +34,6 @@ LONGEST_DOCUMENT = 512 * 1024
 
 Needs = Callable[[str, str], Collection[str]]
 """The scopes that a method needs, for what its request is about."""
-
-Waiting = Coroutine[Any, Any, Answer | None]
 
 
 async def fetch(wanted: Fetch) -> Fetched:
@@ -111,8 +109,8 @@ class Admission:
         except MustWait:
             return None
 
-    def admit(self, request: Request) -> Answer | Waiting | None:
-        """Give the request its principal; or the answer that refuses it, or a coroutine that comes to one of both."""
+    def admit(self, request: Request) -> Answer | Literal["wait"] | None:
+        """Give the request its principal, or the answer that refuses it; "wait": see `wait`."""
         if self._by_token and not request.query:
             # What most requests cost. The same head comes again and again: then not even its token is hashed again.
             headers = request.headers
@@ -123,7 +121,7 @@ class Admission:
         try:
             return self._admit(request, proving=True)
         except MustWait:
-            return self._wait(request)
+            return "wait"
 
     def _find(self, headers: Headers) -> Remembered | None:
         authorization = headers.get(b"authorization")
@@ -173,7 +171,8 @@ class Admission:
             return self._refused(request, _Misplaced("a token is not taken from the query"))
         return None if auth.anonymous else self._unauthorized(request)
 
-    async def _wait(self, request: Request) -> Answer | None:
+    async def wait(self, request: Request) -> Answer | None:
+        """The same as `admit`, for what has to be asked of others."""
         auth = self.auth
         assert auth is not None
         authorization = request.headers.get(b"authorization")

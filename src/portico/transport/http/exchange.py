@@ -18,7 +18,7 @@ from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.metrics import Metrics
 from portico.transport.http import refusals
-from portico.transport.http.admission import Admission, Waiting, with_cors
+from portico.transport.http.admission import Admission, with_cors
 from portico.transport.http.elsewhere import SENT_ON, Elsewhere
 from portico.transport.http.endpoint import Endpoint, Route, Routes
 from portico.transport.http.headers import Gate, Headers, Proxies
@@ -302,14 +302,14 @@ class Exchange:
         elif isinstance(refused, Answer):
             writer.answer(with_cors(refused, request))
         else:
-            task = asyncio.get_running_loop().create_task(self._admit_later(refused, route, request, writer))
+            task = asyncio.get_running_loop().create_task(self._admit_later(admission, route, request, writer))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
             writer.on_close = task.cancel  # type: ignore[assignment]
 
-    async def _admit_later(self, verifying: Waiting, route: Route, request: Request, writer: ResponseWriter) -> None:
+    async def _admit_later(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
         try:
-            refused = await verifying
+            refused = await admission.wait(request)
             writer.on_close = None
             if refused is None:
                 route(request, writer)
@@ -396,7 +396,7 @@ def _cors(headers: Headers) -> Pairs:
         return ()
     return (
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"Mcp-Session-Id, WWW-Authenticate"),
+        (b"access-control-expose-headers", b"Mcp-Session-Id, WWW-Authenticate, DPoP-Nonce"),
         (b"vary", b"Origin"),
     )
 

@@ -1,22 +1,19 @@
-"""What an audit costs a call, and how long a million records take to verify.
-
-    python benchmarks/audit.py [--records 1000000] [--calls 40000] [--store URL]
+"""The table of the audit: what it costs a call, and how long a million records take to verify.
 
 The cost is the processor time of the whole process, threads included, with an audit and without one; in the same run,
-by turns, on one loop and without a network. The goals: at most 15 microseconds a call, a million records in 10 seconds.
+by turns, on one loop and without a network.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from goals import Goal, limit
 from portico import Server
 from portico.access import settings
 from portico.access.audit import tables, writer
@@ -30,8 +27,21 @@ from portico.store.database import Database
 from portico.transport.loops import new_loop
 from portico.wire import jsonrpc
 from portico.wire.jsonrpc import Frame
+from questions import Answers, Question, take_turns
+from services_table import Grid, Size, Table, this_tree
 
-ROUNDS = 5
+NAME = "audit"
+CALLS, RECORDS = 40_000, 1_000_000
+CALL_QUESTIONS = (
+    Question("plain", "CPU of the process for a tools/call without an audit", "µs"),
+    Question("audited", "the same with an audit in SQLite", "µs"),
+    Question("cost", "what the audit costs", "µs"),
+)
+VERIFY_QUESTIONS = (
+    Question("verify", f"verifying {RECORDS:,} records in SQLite", "s"),
+    Question("verify_cpu", "CPU for that", "s"),
+)
+LEGEND = ("CPU is of the whole process, its threads included. The audit is written to the disk, in groups.",)
 META = (
     '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},'
     '"io.modelcontextprotocol/clientInfo":{"name":"benchmark","version":"1"}}'
@@ -100,15 +110,14 @@ async def fill(store: str, folder: Path, number: int) -> None:
             await database.write(add, isolation="read committed")
 
 
-async def verified(store: str, folder: Path) -> float:
-    """The seconds that it takes."""
+async def verified(store: str, folder: Path) -> tuple[float, float]:
+    """The seconds that it takes, by the clock and of the processor."""
     keys = TrustedKeys([load_or_make(folder).public])
     async with Database(store) as database:
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         report = await database.read(lambda tx: verify_store(tx, keys))
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began, time.process_time() - used
     assert not report.found, report.found
-    print(f"  {report.records:,} records, {report.checkpoints:,} checkpoints")
     return seconds
 
 
@@ -117,24 +126,30 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         return runner.run(work)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--calls", type=int, default=40_000)
-    parser.add_argument("--store", help="a PostgreSQL to verify in; otherwise SQLite")
-    options = parser.parse_args()
+def measure(size: Size) -> Table:
+    answers, ours = Answers(), this_tree()
+    number, records = (CALLS // 20, RECORDS // 100) if size.quick else (CALLS, RECORDS)
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
-        pairs = [(run(calls(options.calls, None)), run(calls(options.calls, folder))) for _ in range(ROUNDS)]
-        plain, audited = median(one for one, _ in pairs), median(one for _, one in pairs)
-        print(f"{'a call without an audit':<32}{plain:8.1f} µs")
-        print(f"{'a call with one':<32}{audited:8.1f} µs")
-        print(f"{'the audit':<32}{median(b - a for a, b in pairs):8.1f} µs   goal: 15")
-        store = options.store or str(folder / "million.db")
-        run(fill(store, folder, options.records))
-        seconds = run(verified(store, folder))
-        print(f"{'verifying':<32}{seconds:8.1f} s    {seconds / options.records * 1e6:.1f} µs a record; goal: 10")
+
+        def called() -> dict[str, float]:
+            plain, audited = run(calls(number, None)), run(calls(number, folder))
+            return {"plain": plain, "audited": audited, "cost": audited - plain}
+
+        def verifying() -> dict[str, float]:
+            seconds, processor = run(verified(str(folder / "million.db"), folder))
+            return {"verify": seconds * RECORDS / records, "verify_cpu": processor * RECORDS / records}
+
+        take_turns(answers, size.rounds, [(ours, tuple(one.key for one in CALL_QUESTIONS), called)])
+        run(fill(str(folder / "million.db"), folder, records))
+        take_turns(answers, size.rounds, [(ours, tuple(one.key for one in VERIFY_QUESTIONS), verifying)])
+    return Table(
+        "The audit", [Grid((*CALL_QUESTIONS, *VERIFY_QUESTIONS), [ours])], answers, goals(answers), legend=LEGEND
+    )
 
 
-if __name__ == "__main__":
-    main()
+def goals(answers: Answers) -> list[Goal]:
+    return [
+        limit("an audit costs a call at most 15 µs", answers.value("cost", "portico"), 15, "µs"),
+        limit("a million records are verified in 10 s", answers.value("verify", "portico"), 10, "s"),
+    ]
