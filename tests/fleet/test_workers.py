@@ -31,7 +31,7 @@ async def pids(port: int, least: int = 2) -> set[int]:
 
 
 async def test_the_workers_answer_and_the_supervisor_does_not(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+    fleet = await serve(env={"PORTICO_WORKERS": "2"})
     assert await pids(fleet.port) == fleet.workers()
     assert await fleet.end() == 0
 
@@ -108,13 +108,8 @@ async def test_a_server_runs_in_a_loop_that_runs_already(start: Any, server_file
     assert await fleet.end() == 0
 
 
-async def test_the_variable_says_how_many(serve: Any) -> None:
-    fleet = await serve(env={"PORTICO_WORKERS": "2"})
-    assert len(fleet.workers()) == 2
-
-
-async def test_an_answer_may_go_to_another_worker_than_the_question_came_from(serve: Any, line: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_an_answer_may_go_to_another_worker_than_the_question_came_from(standing: Any, line: Any) -> None:
+    fleet = standing
     lines = [await line(fleet.port) for _ in range(20)]
     by_pid = {(await one.call("pid")).value: one for one in lines}
     assert len(by_pid) == 2
@@ -196,8 +191,7 @@ async def test_what_is_secret_stands_neither_in_the_environment_nor_on_the_comma
     ("words", "said"),
     [
         (["--transport", "http", "--workers", "0"], "workers are 1 to 512"),
-        (["--transport", "http", "--workers", "many"], "expected a number"),
-        (["--workers", "2"], "--workers is for --transport http"),
+        (["--transport", "stdio", "--workers", "2"], "--workers is for --transport http"),
         (["--transport", "http", "--fd"], "no socket was given"),
         (["--transport", "http", "--fd", "99"], "99 is no socket"),
     ],
@@ -209,3 +203,18 @@ def test_what_cannot_be_is_said_in_one_sentence(server_file: Path, words: list[s
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_worker_whose_supervisor_is_gone_becomes_none_itself(server_file: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done = subprocess.run(
+            [sys.executable, "-m", "portico", "serve", server_file, "--transport", "http", "--workers", "2"],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PORTICO_WORKER": f"{theirs.fileno()}:1"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "portico: the supervisor of this worker is gone\n"
