@@ -86,7 +86,7 @@ class Routes:
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
-        # What those have who were given a list, or listen for its changes: its fingerprint, by the method and the facet.
+        # What those have who were given a list or listen for changes: its fingerprint, by the method and the facet.
         self._given: dict[tuple[str, Facet | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
