@@ -86,7 +86,7 @@ class Routes:
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
-        # What those have who were given a list or listen for changes: its fingerprint, by the method and the facet.
+        # The fingerprint of each list that was given, or is listened to, by its method and the facet.
         self._given: dict[tuple[str, Facet | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
@@ -171,7 +171,7 @@ class Routes:
         }
         for method, notice in _NOTICES.items():
             if told[notice]:
-                # Who listens is told of changes from now on, also of a list that nobody has asked for.
+                # Changes are told from now on, also those of a list that no client has asked for.
                 self._note_given(method, facet)
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
