@@ -86,7 +86,7 @@ class Routes:
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
-        # What those who were given a list have: its fingerprint, by the method and the facet.
+        # The fingerprint of each list that was given, or is listened to, by its method and the facet.
         self._given: dict[tuple[str, Facet | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
@@ -148,6 +148,10 @@ class Routes:
         for notice, facets in news.items():
             self._publish(notice, None, frozenset(facets))
 
+    def _note_given(self, method: str, facet: Facet | None) -> None:
+        if (method, facet) not in self._given:
+            self._given[method, facet] = self._fingerprint(method, facet)
+
     def _fingerprint(self, method: str, facet: Facet | None) -> bytes:
         found = sha256()
         for name, route in self.table.routes(method, facet).items():
@@ -160,6 +164,15 @@ class Routes:
     def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
         for upstream in self.upstreams.values():
             upstream.begin_listing()
+        told = {
+            notices.TOOLS_CHANGED: wanted.tools_list_changed,
+            notices.PROMPTS_CHANGED: wanted.prompts_list_changed,
+            notices.RESOURCES_CHANGED: wanted.resources_list_changed,
+        }
+        for method, notice in _NOTICES.items():
+            if told[notice]:
+                # Changes are told from now on, also those of a list that no client has asked for.
+                self._note_given(method, facet)
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
             return []
@@ -253,8 +266,7 @@ class Routes:
 
     def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None) -> Raw:
         method, facet, revision = catalog.method, call.facet, call.revision or LATEST
-        if (method, facet) not in self._given:
-            self._given[method, facet] = self._fingerprint(method, facet)
+        self._note_given(method, facet)
         start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, facet)))
         hidden = self._hidden(method, call.principal)
         seen = None if view is None else view.sight.view
