@@ -154,12 +154,12 @@ async def test_a_connection_moves_to_the_worker_of_its_session(standing: Any) ->
 
 
 async def test_a_deploy_closes_no_connection(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+    fleet = await serve("--workers", "1")
     before = fleet.workers()
     lines = [await Line.to(fleet.port) for _ in range(8)]
     assert {(await one.call("pid")).value for one in lines} <= before
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    await fleet.until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
     answers = [await one.call("pid") for one in lines]
     assert {one.value for one in answers} <= fleet.workers()
     assert not any("connection" in one.fields for one in answers)
