@@ -68,7 +68,9 @@ async def test_the_model_is_told_that_its_client_cannot_be_asked(above: Any, bel
         assert said.text == "This tool has to ask something, and the client does not support it: elicitation."
 
 
-@pytest.mark.parametrize("data", [None, [], {"requiredCapabilities": "all"}, {"requiredCapabilities": {"sampling": {}}}])
+@pytest.mark.parametrize(
+    "data", [None, [], {"requiredCapabilities": "all"}, {"requiredCapabilities": {"sampling": {}}}]
+)
 async def test_what_an_upstream_misses_may_have_any_shape(data: Any) -> None:
     below = Server("below")
 
