@@ -121,8 +121,8 @@ async def test_what_is_kept_is_shown_of_one_whose_settings_change_while_it_is_aw
         gateway.remove("late")
         gateway.add("late", command, timeout=5)
         async with asyncio.timeout(PATIENCE):
-            while await names(client) != {"late_work"}:
-                await asyncio.sleep(0.01)
+            await asyncio.gather(*gateway._ending)
+            assert await names(client) == {"late_work"}
         said = await client.call_tool("late_work", raise_on_error=False)
         assert said.is_error
         assert "late does not answer" in said.text
