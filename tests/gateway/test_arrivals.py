@@ -13,6 +13,8 @@ import pytest
 from portico import Client, Gateway, Server
 from portico.gateway import gateway as gateways
 from portico.gateway import health
+from portico.rpc.call import Call
+from portico.wire.errors import InternalError
 from portico.wire.subscriptions import Filter
 
 TOOLS = Filter(tools_list_changed=True)
@@ -107,6 +109,29 @@ async def test_one_that_comes_back_is_told_of(tmp_path: Path, monkeypatch: pytes
         async with client.listen(TOOLS) as listening:
             (tmp_path / "ready").touch()
             await until_there(client, listening, "late_work")
+
+
+async def test_one_that_gives_no_list_is_not_asked_again_and_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[upstream.a]\nurl = "http://127.0.0.1:9/mcp"\nheaders = { x = "${env:NOT_SET_ANYWHERE}" }\n')
+
+    async def refusing(call: Call) -> Any:
+        raise InternalError("not today")
+
+    gateway = Gateway.load(file)
+    gateway.add("b", refusing)
+    async with Client(gateway) as client:
+        assert await names(client) == set()
+        async with client.listen(TOOLS):
+            caplog.clear()
+            for _ in range(100):
+                gateway._list_for_listeners()
+                await asyncio.sleep(0.001)
+            # One of each by the listener as it begins, and one more of what may be asked.
+            assert len([one for one in caplog.messages if "is not configured" in one]) <= 1
+            assert len([one for one in caplog.messages if "not today" in one]) <= 2
 
 
 async def test_what_is_kept_is_shown_of_one_whose_settings_change_while_it_is_away(tmp_path: Path) -> None:

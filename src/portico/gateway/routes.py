@@ -167,8 +167,7 @@ class Routes:
         """Ask those for their lists who have not given any yet, if there are clients that wait to be told."""
         if self._listeners:
             for upstream in self.upstreams.values():
-                if not upstream.is_listed:
-                    upstream.begin_listing()
+                upstream.begin_listing_again()
 
     def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
         self._listeners += 1

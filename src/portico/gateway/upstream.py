@@ -116,6 +116,8 @@ class GatewayUpstream:
         self._listed_for: str | None = None
         # They are from the store, and may be of long ago.
         self._is_recalled = False
+        # When it is asked anew that gave no list.
+        self._again = 0.0
         self._bridge = bridge
         self._secrets = secrets
         self._kept = kept
@@ -181,6 +183,15 @@ class GatewayUpstream:
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._began = self._began or time.monotonic()
             self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
+
+    def begin_listing_again(self) -> None:
+        """The same for those who wait to be told. One that is away has its pauses; one that answers, but gives no list,
+        is asked as rarely as one that gave some, and what is not configured is not asked at all."""
+        now = time.monotonic()
+        if self.is_listed or self.settings.problem or (self.breaker.since is None and now < self._again):
+            return
+        self._again = now + CATALOG_SECONDS
+        self.begin_listing()
 
     def left_of(self, seconds: float) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
