@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -38,11 +39,14 @@ Portico = Callable[..., "subprocess.CompletedProcess[str]"]
 def serving(folder: Path, *words: str) -> Iterator[str]:
     """The URL of `portico serve`."""
     command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
-    child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PORTICO_DATA": str(folder / "data")}
+    child = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert child.stderr is not None
         line = child.stderr.readline()
-        assert line.startswith("Serving on "), line + child.stderr.read()
+        if not line.startswith("Serving on "):
+            child.terminate()
+            raise AssertionError(line + child.stderr.read())
         yield line.removeprefix("Serving on ").strip()
     finally:
         child.terminate()
