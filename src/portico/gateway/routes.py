@@ -21,7 +21,7 @@ from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, Rout
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import PRIVATE_LISTS, Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
-from portico.rpc.questions import asked_by
+from portico.rpc.questions import asked_by, incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
 from portico.server.guard import Kind, Owned
@@ -29,7 +29,7 @@ from portico.server.registry.catalog import Catalog
 from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown
+from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
@@ -377,7 +377,10 @@ class Routes:
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
         if self.tasks is not None and self._may_be_task(call, kind, route):
-            said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            try:
+                said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            except MissingCapability as missing:
+                raise incapable(missing, call) from None
             return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
 
@@ -453,7 +456,10 @@ class Routes:
             answered = await begun
         else:
             params = params or self._inward(call, {member: inward}, bound)
-            answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+            try:
+                answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+            except MissingCapability as missing:
+                raise incapable(missing, call) from None
         return self._outward(upstream, call, answered)
 
     async def _send(
