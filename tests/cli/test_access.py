@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from portico import Server
 from portico.access import settings
 
@@ -114,9 +116,15 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
     assert "--public-url" in done.stderr
 
 
-def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path) -> None:
+def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokens.toml").write_text("")
     page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "access.md").read_text()
+    for name in re.findall(r"\$\{env:(\w+)\}", page):
+        monkeypatch.setenv(name, "said")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in re.findall(r"\$\{file:~/([^}]+)\}", page):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("said")
     blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     said = [tomllib.loads(one) for one in blocks]
     found = [settings.read(one, tmp_path) for one in said if "auth" in one]
