@@ -91,6 +91,7 @@ class Routes:
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._relays: dict[Any, _Relays] = {}
+        self._listeners = 0
 
     def __bool__(self) -> bool:
         return True
@@ -113,6 +114,7 @@ class Routes:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
+        self._given.clear()
 
     def forget_facet(self, facet: Facet) -> None:
         """No client sees it any more."""
@@ -161,7 +163,15 @@ class Routes:
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
         self._publish(notices.RESOURCE_UPDATED, self.table.outward_uri(upstream, uri))
 
+    def list_for_listeners(self) -> None:
+        """Ask those for their lists who have not given any yet, if there are clients that wait to be told."""
+        if self._listeners:
+            for upstream in self.upstreams.values():
+                if not upstream.is_listed:
+                    upstream.begin_listing()
+
     def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
+        self._listeners += 1
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         told = {
@@ -196,6 +206,7 @@ class Routes:
             shared.relays.append(upstream.changes.follow(inside))
 
     def unhear(self, keys: list[Any]) -> None:
+        self._listeners -= 1
         for key in keys:
             shared = self._relays[key]
             shared.users -= 1
