@@ -385,6 +385,7 @@ class Routes:
             route = self.table.routes(method, call.facet).get(name)
         if route is None:
             await self._refuse_held(call, kind, name)
+            await self._refuse_absent(call, kind, name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
         if self.tasks is not None and self._may_be_task(call, kind, route):
@@ -402,6 +403,18 @@ class Routes:
             return
         if await self._admits(call, kind, Owned(held.alias, held.inward)):
             raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+
+    async def _refuse_absent(self, call: Call, kind: str, name: str) -> None:
+        """Say whose a name is, and when that one is tried again, if its upstream is away and its lists are not known:
+        a client may have it from before. Names say that only where they have a prefix."""
+        for alias, upstream in self.upstreams.items():
+            before = upstream.settings.outward_prefix
+            if upstream.listed.is_set() or upstream.breaker.since is None or not before or not name.startswith(before):
+                continue
+            inward = name.removeprefix(before)
+            shown = upstream.settings.shows(inward) and (call.facet is None or call.facet.shows(alias, inward))
+            if shown and await self._admits(call, kind, Owned(alias, inward)):
+                raise upstream.breaker.refusal(alias)
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
