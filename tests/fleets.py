@@ -131,6 +131,20 @@ class Fleet:
             await self._reading
 
 
+class Standing:
+    """The same for tests that leave it as it is, and share it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self.process = process
+        self.url = process.stderr.readline().removeprefix("Serving on ").strip()
+        self.port = int(self.url.rsplit(":", 1)[1].partition("/")[0])
+
+    def workers(self) -> set[int]:
+        pid = self.process.pid
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 # A client by hand
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -38,7 +40,10 @@ def provider(folder: Path, **settings: Any) -> Iterator[str]:
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     # A module finds its packages beside itself.
     script = packages.modules.parent / "provider.mjs"
-    script.write_bytes((HERE / "provider.mjs").read_bytes())
+    # Others may be starting one at this moment: it is there as a whole, or not at all.
+    aside = script.with_name(f"provider-{os.getpid()}-{folder.name}.mjs")
+    shutil.copy(HERE / "provider.mjs", aside)
+    os.replace(aside, script)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [str(packages.node), str(script), str(folder / "settings.json")],

@@ -49,7 +49,7 @@ def login_provider(folder: Path) -> Iterator[str]:
         },
         "mallory": {"preferred_username": "mallory", "email": "anna@example.com", "email_verified": False},
     }
-    with oidc.provider(folder, clients=[client], accounts=accounts) as issuer:
+    with oidc.provider(folder, clients=[client], accounts=accounts, scopes=["desk"]) as issuer:
         yield issuer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import subprocess
@@ -274,3 +275,42 @@ def test_a_file_of_settings_puts_an_audit_on_any_server(tmp_path: Path) -> None:
     done = audit(tmp_path / "data", "list", "--tool", "own.add")
     assert json.loads(done.stdout)["outcome"] == "ok"
     assert audit(tmp_path / "data", "verify").returncode == 0
+
+
+WORKED = """
+import asyncio
+from portico import Client, Server
+
+server = Server("own")
+
+@server.tool(task="required")
+async def slow(a: int) -> int:
+    "Take long."
+    return a
+
+async def main() -> None:
+    server.tasks.concurrency = 0
+    async with Client(server) as client:
+        task = await client.start_task("slow", {"a": 1})
+        await task.result()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_who_only_works_on_tasks_records_them_too(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(WORKED)
+    (tmp_path / "portico.toml").write_text("[audit]\n")
+    store = str(tmp_path / "tasks.db")
+    work = [sys.executable, "-m", "portico", "work", "own.py", "--config", "portico.toml", "--data", "data"]
+    with subprocess.Popen([*work, "--store", store], cwd=tmp_path, stderr=subprocess.PIPE) as working:
+        assert working.stderr is not None
+        assert b"Working on the tasks" in working.stderr.readline()
+        environment = {**os.environ, "PORTICO_STORE": store}
+        command = [sys.executable, "own.py"]
+        subprocess.run(command, cwd=tmp_path, env=environment, timeout=PATIENCE, check=True, capture_output=True)
+        working.terminate()
+    done = audit(tmp_path / "data", "list", "--tool", "own.slow")
+    [record] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (record["outcome"], bool(record["job"])) == ("ok", True)

@@ -15,6 +15,7 @@ from portico.access import settings
 from portico.access.audit.audit import CallAudit
 from portico.access.audit.reading import RecordFilter, newest
 from portico.access.audit.records import CallRecord
+from portico.services.contracts import Contracts
 from portico.store.database import Database
 from portico.store.transaction import Transaction
 from portico.wire.errors import ProtocolError, UsageError
@@ -127,6 +128,21 @@ async def test_what_a_body_calls_is_a_record_of_its_own(tmp_path: Path) -> None:
         await client.call_tool("twice", {"a": 2})
     said = [(one.name, one.inner, one.outcome) for one in await calls(tmp_path)]
     assert said == [("add", True, "ok"), ("twice", False, "ok")]
+
+
+async def test_every_call_of_a_batch_is_a_record_of_its_own(tmp_path: Path) -> None:
+    server = house()
+    server.add(Contracts())
+    audited(server, tmp_path)
+    async with asking(server) as client:
+        batch = [{"tool_name": "add", "arguments": {"a": 1, "b": 2}}, {"tool_name": "nothing_there"}]
+        await client.call_tool("tools_batch", {"calls": batch})
+    said = {(one.owner, one.name, one.outcome, one.inner) for one in await calls(tmp_path)}
+    assert said == {
+        ("house", "add", "ok", True),
+        ("house", "nothing_there", "unknown", True),
+        ("contracts", "tools_batch", "ok", False),
+    }
 
 
 async def test_arguments_are_a_digest_unless_fields_are_chosen(tmp_path: Path) -> None:

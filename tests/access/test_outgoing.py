@@ -17,6 +17,7 @@ from http_threads import running
 from portico import Client, Context, Gateway, Server, UsageError
 from portico.auth import ResourceServer
 from portico.auth.principal import Principal
+from portico.gateway import routes, straight
 from portico.wire.errors import ToolError
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -150,6 +151,35 @@ async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(s
                 with pytest.raises(ToolError, match="audience does not name it"):
                     await ben.call_tool("up_shown")
         assert service.forms == []
+
+
+@pytest.mark.parametrize("kind", ["exchange", "same-audience"])
+async def test_a_personal_credential_never_goes_by_the_shared_short_way(
+    service: TokenService, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that are like one before them go by a way without ceremony, on a connection that all share."""
+    ways: list[bool] = []
+
+    def noted(*given: Any) -> Any:
+        begun = straight.straight(*given)
+        ways.append(begun is not None)
+        return begun
+
+    monkeypatch.setattr(routes, "straight", noted)
+    auth = {"kind": kind}
+    if kind == "exchange":
+        auth |= {"issuer": service.issuer, "client_id": "us", "client_secret": "secret"}
+    async with between(service, **auth) as (url, upstream), contextlib.AsyncExitStack() as stack:
+        tokens = [f"{name}@{upstream}" for name in ("anna:1", "ben:2")]
+        clients = {token: await stack.enter_async_context(Client(url, auth=token)) for token in tokens}
+        for client in clients.values():
+            await client.list_tools()
+        for _ in range(5):
+            said = await asyncio.gather(*(client.call_tool("up_shown") for client in clients.values()))
+            before = "for:" if kind == "exchange" else ""
+            assert [one.text for one in said] == [before + token for token in clients]
+    assert len(ways) == 10
+    assert not any(ways)
 
 
 async def test_nothing_of_the_client_is_passed_on_without_being_told_to(service: TokenService) -> None:

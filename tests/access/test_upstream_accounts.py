@@ -12,15 +12,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from access_desk import free_port, oauth_for, served, visitor
+from access_desk import REDIRECT_URI, free_port, oauth_for, served, visitor
 
 import oidc
 from node import NotInstalled
 from portico import Client, Context, Gateway, Server
+from portico.access import settings as access_settings
 from portico.access.vault import rows
 from portico.access.vault import vault as vaults
 from portico.access.vault.rows import CredentialSlot
-from portico.auth import ResourceServer
+from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
 from portico.wire.errors import ToolError
 from portico.wire.inputs import ElicitParams, ElicitResult
 
@@ -212,6 +213,30 @@ async def test_a_token_is_renewed_ahead_once_for_all_processes(
             found = await asyncio.gather(*(one.token(account, slot) for one in (connector.vault, other) * 4))
             assert len({token.access_token for token in found}) == 1 and found[0].access_token != first.access_token
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+
+
+async def test_people_of_another_issuer_log_in_there_at_our_pages(login_issuer: str, upstream_issuer: str) -> None:
+    """Tokens come from the company's own issuer; `[auth.login]` says that this is where our pages send people too."""
+    port, home = free_port(), f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{port}/mcp"
+    gateway = Gateway(name="desk", store="sqlite://")
+    gateway.add("notes", url, auth={"kind": "user", "scopes": ["notes"]})
+    login = {"issuer": login_issuer, "client_id": "portico", "client_secret": "known to both"}
+    said = {"auth": {"public_url": home, "issuers": [login_issuer], "required": ["desk"], "login": login}}
+    access_settings.apply(gateway, access_settings.read(said))
+    client = Registration(client_id="portico", client_secret="known to both", issuer=login_issuer)
+    oauth = OAuth(f"{home}/mcp", AuthorizationCode(REDIRECT_URI, client=client), clock=time.time)
+    browser = oidc.Browser("anna", accounts={upstream_issuer: "anna-elsewhere"})
+
+    async def show(asked: ElicitParams) -> ElicitResult:
+        await asyncio.to_thread(connect, browser, asked.url or "")
+        return ElicitResult("accept")
+
+    async with served(notes(upstream_issuer, url), port), served(gateway, int(home.rpartition(":")[2])):
+        options: dict[str, Any] = {"elicitation_handler": show, "elicitation_modes": ("url",)}
+        async with Client(f"{home}/mcp", auth=oauth, browser=visitor("anna"), **options) as anna:
+            await anna.call_tool("notes_connect_account")
+            assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])

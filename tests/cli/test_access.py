@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from portico import Server
 from portico.access import settings
@@ -38,11 +41,14 @@ Portico = Callable[..., "subprocess.CompletedProcess[str]"]
 def serving(folder: Path, *words: str) -> Iterator[str]:
     """The URL of `portico serve`."""
     command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
-    child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PORTICO_DATA": str(folder / "data")}
+    child = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert child.stderr is not None
         line = child.stderr.readline()
-        assert line.startswith("Serving on "), line + child.stderr.read()
+        if not line.startswith("Serving on "):
+            child.terminate()
+            raise AssertionError(line + child.stderr.read())
         yield line.removeprefix("Serving on ").strip()
     finally:
         child.terminate()
@@ -110,9 +116,15 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
     assert "--public-url" in done.stderr
 
 
-def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path) -> None:
+def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokens.toml").write_text("")
     page = (Path(__file__).parent.parent.parent / "docs" / "guide" / "access.md").read_text()
+    for name in re.findall(r"\$\{env:(\w+)\}", page):
+        monkeypatch.setenv(name, "said")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in re.findall(r"\$\{file:~/([^}]+)\}", page):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("said")
     blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     said = [tomllib.loads(one) for one in blocks]
     found = [settings.read(one, tmp_path) for one in said if "auth" in one]

@@ -18,6 +18,7 @@ EXAMPLES: dict[str, ProtocolError] = {
     "Unknown": errors.Unknown("tool", "ad", ["add"]),
     "ResourceNotFound": errors.ResourceNotFound("note://1"),
     "InternalError": errors.InternalError("Internal error (error id 1)", {"errorId": "1"}),
+    "TooManyRequests": errors.TooManyRequests(3),
     "HeaderMismatch": errors.HeaderMismatch("Mcp-Name is not the name"),
     "MissingCapability": errors.MissingCapability({"sampling": {}}),
     "UnsupportedVersion": errors.UnsupportedVersion("1999-01-01", ["2026-07-28"]),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleets import SERVER, Fleet, Line
+from fleets import SERVER, Fleet, Line, Standing
 
 Serve = Callable[..., Awaitable[Fleet]]
 
@@ -56,6 +57,22 @@ def serve(start: Serve, server_file: Path) -> Serve:
         return await start("-m", "portico", "serve", target, "--transport", "http", "--port", "0", *options, **how)
 
     return begin
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """Two workers, for all tests of a module that change nothing about them."""
+    path = tmp_path_factory.mktemp("standing") / "many.py"
+    path.write_text(SERVER)
+    words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", "2"]
+    command = [sys.executable, "-m", "portico", *words]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Standing(process)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 @pytest.fixture

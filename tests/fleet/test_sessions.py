@@ -15,8 +15,8 @@ from fleets import Line, Session
 from portico import Client
 
 
-async def test_a_session_is_one_worker_s_whichever_is_asked(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_a_session_is_one_worker_s_whichever_is_asked(standing: Any) -> None:
+    fleet = standing
     session = await Session(fleet.port).begin()
     answers = [await session.call("pid") for _ in range(12)]
     assert [one.status for one in answers] == [200] * 12
@@ -25,8 +25,8 @@ async def test_a_session_is_one_worker_s_whichever_is_asked(serve: Any) -> None:
     assert others == fleet.workers()
 
 
-async def test_an_id_that_was_made_up_is_not_known(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_an_id_that_was_made_up_is_not_known(standing: Any) -> None:
+    fleet = standing
     session = await Session(fleet.port).begin()
     real = session.fields["mcp_session_id"]
     for wrong in (real[:-1] + ("A" if real[-1] != "A" else "B"), "x", "A" * 48):
@@ -34,8 +34,8 @@ async def test_an_id_that_was_made_up_is_not_known(serve: Any) -> None:
         assert {(await session.call("pid")).status for _ in range(4)} == {404}
 
 
-async def test_a_request_that_claims_to_be_sent_on_is_refused(serve: Any, line: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_a_request_that_claims_to_be_sent_on_is_refused(standing: Any, line: Any) -> None:
+    fleet = standing
     one = await line(fleet.port)
     answer = await one.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, portico_sent_on="e30=.00")
     assert answer.status == 403
@@ -75,8 +75,8 @@ async def test_sessions_outlive_a_deploy_and_no_call_is_made_twice(serve: Any, t
     assert sorted(path.read_text().split()) == sorted(made)
 
 
-async def test_a_deleted_session_is_gone_for_all(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_a_deleted_session_is_gone_for_all(standing: Any) -> None:
+    fleet = standing
     session = await Session(fleet.port).begin()
     for _ in range(4):
         one = await Line.to(fleet.port)
@@ -95,7 +95,7 @@ async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_
     async def answer(*_: Any) -> dict[str, Any]:
         return {"value": "Ada"}
 
-    for number in range(6):
+    for number in range(4):
         async with Client(
             fleet.url, revision=revision, elicitation_handler=answer, progress_handler=lambda *one: heard.append(one)
         ) as client:
@@ -106,7 +106,7 @@ async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_
             await fleet.until(flag.exists)
             flag.unlink()
             assert (await calling).content[0].text == "done"
-    assert len(heard) == 12
+    assert len(heard) == 8
 
 
 async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
@@ -125,8 +125,8 @@ async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
         assert numbers[calls] == "6"
 
 
-async def test_a_change_is_told_to_the_clients_of_all_workers(serve: Any, heard: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_a_change_is_told_to_the_clients_of_all_workers(standing: Any, heard: Any) -> None:
+    fleet = standing
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(Client(fleet.url, revision=revision, message_handler=heard))
@@ -139,8 +139,8 @@ async def test_a_change_is_told_to_the_clients_of_all_workers(serve: Any, heard:
         await heard.until("notifications/resources/updated", len(clients))
 
 
-async def test_a_connection_moves_to_the_worker_of_its_session(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+async def test_a_connection_moves_to_the_worker_of_its_session(standing: Any) -> None:
+    fleet = standing
     session = await Session(fleet.port).begin()
     owner = (await session.call("pid")).value
     lines = [await Line.to(fleet.port) for _ in range(8)]
@@ -154,12 +154,12 @@ async def test_a_connection_moves_to_the_worker_of_its_session(serve: Any) -> No
 
 
 async def test_a_deploy_closes_no_connection(serve: Any) -> None:
-    fleet = await serve("--workers", "2")
+    fleet = await serve("--workers", "1")
     before = fleet.workers()
     lines = [await Line.to(fleet.port) for _ in range(8)]
     assert {(await one.call("pid")).value for one in lines} <= before
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    await fleet.until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
     answers = [await one.call("pid") for one in lines]
     assert {one.value for one in answers} <= fleet.workers()
     assert not any("connection" in one.fields for one in answers)

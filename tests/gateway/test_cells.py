@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from portico import Client
+from portico import Client, Server
 from portico.gateway.gateway import Gateway
+from portico.wire.errors import MissingCapability
 from portico.wire.inputs import ElicitResult
 from portico.wire.revisions import REVISIONS
 
@@ -56,3 +57,30 @@ async def test_everything_goes_through(above: str, below: str) -> None:
             assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Grace!"
             assert asked == ["Who is the first?", "And the second?"]
     assert not len(gateway._bridge)
+
+
+@pytest.mark.parametrize("above, below", [("2025-11-25", one) for one in ERAS] + [("2024-11-05", "2026-07-28")])
+async def test_the_model_is_told_that_its_client_cannot_be_asked(above: Any, below: str) -> None:
+    """The code for that is of 2026-07-28; older clients get a result, whatever the upstream speaks."""
+    async with Client(gateway_to(below), revision=above) as client:
+        said = await client.call_tool("one_greet", raise_on_error=False)
+        assert said.is_error
+        assert said.text == "This tool has to ask something, and the client does not support it: elicitation."
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], {"requiredCapabilities": "all"}, {"requiredCapabilities": {"sampling": {}}}]
+)
+async def test_what_an_upstream_misses_may_have_any_shape(data: Any) -> None:
+    below = Server("below")
+
+    @below.tool
+    async def odd() -> str:
+        missing = MissingCapability({})
+        missing.data = data
+        raise missing
+
+    async with Client(Gateway({"one": below}), revision="2025-11-25") as client:
+        said = await client.call_tool("one_odd", raise_on_error=False)
+        assert said.is_error
+        assert "the client does not support it" in said.text

@@ -153,3 +153,32 @@ async def test_a_lock_that_makes_no_sense_is_not_ignored(tmp_path: Path, change:
     place.lock.write_text(text)
     with pytest.raises(UsageError, match=r"contracts\.lock"):
         Gateway.load(place.file)
+
+
+async def test_one_that_is_away_keeps_no_other_from_being_approved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path, 'pins = "hold"')
+    await place.names()
+    place.say("Looks elsewhere.")
+    with place.file.open("a") as file:
+        file.write('[upstream.away]\ncommand = ["/nowhere/server"]\n')
+    assert await asyncio.to_thread(place.run, "diff") == 3
+    said = capsys.readouterr()
+    assert "a.look: changed" in said.out
+    assert "away cannot be looked at: cannot start" in said.err
+    # One that is not meant is not even started.
+    assert await asyncio.to_thread(place.run, "approve", "--upstream", "a", "--yes") == 0
+    assert "away" not in capsys.readouterr().err
+    assert "a_look" in await place.names()
+    assert await asyncio.to_thread(place.run, "diff") == 3
+    assert "everything else is as it was approved" in capsys.readouterr().out
+
+
+async def test_a_name_that_is_not_there_is_no_approval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place(tmp_path, 'pins = "hold"')
+    await place.names()
+    assert await asyncio.to_thread(place.run, "approve", "--upstream", "b", "--yes") == 2
+    assert "there is no upstream 'b'; there is a" in capsys.readouterr().err
+    assert await asyncio.to_thread(place.run, "approve", "--tool", "lock", "--yes") == 2
+    assert "there is no tool or prompt lock" in capsys.readouterr().err

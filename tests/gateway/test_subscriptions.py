@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, ToolError
+from portico import Client, Gateway, Server, ToolError
 from portico.gateway import changes
 from portico.rpc import relay
 from portico.wire.subscriptions import Filter
@@ -102,3 +102,46 @@ async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restart
                         rounds += expected <= heard
             finally:
                 hearing.cancel()
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_who_listens_is_told_of_lists_that_it_never_asked_for(revision: Any, view: bool) -> None:
+    below = Server("below")
+
+    @below.tool
+    async def grow() -> str:
+        below.tool(name="grown")(grow)
+        below.prompt(name="grown")(grow)
+        below.resource("grown://one")(grow)
+        return "grown"
+
+    gateway = Gateway({"a": below})
+    target = gateway.add_view("part", upstreams=["a"]) if view else gateway
+    wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+    async with Client(target, revision=revision) as client, asyncio.timeout(20):
+        await gateway.settle(20)
+        async with client.listen(wanted) as listening:
+            await client.call_tool("a_grow")
+            told: set[str] = set()
+            async for change in listening:
+                told.add(change.kind)
+                if told == {"tools", "prompts", "resources"}:
+                    break
+
+
+async def test_who_listens_to_tools_alone_is_told_of_nothing_else() -> None:
+    below = Server("below")
+
+    @below.tool
+    async def grow(what: str) -> str:
+        getattr(below, what)(name="grown")(grow)
+        return "grown"
+
+    gateway = Gateway({"a": below})
+    async with Client(gateway) as client, asyncio.timeout(20):
+        await gateway.settle(20)
+        async with client.listen(Filter(tools_list_changed=True)) as listening:
+            for what in ("prompt", "tool"):
+                await client.call_tool("a_grow", {"what": what})
+            assert (await anext(aiter(listening))).kind == "tools"

@@ -11,6 +11,7 @@ import pytest
 
 from portico import Client, Gateway, ToolError
 from portico.gateway import lane, routes
+from portico.wire.errors import Unknown
 from portico.wire.revisions import REVISIONS
 
 SERVER = [sys.executable, str(Path(__file__).parent / "asking_server.py")]
@@ -198,3 +199,21 @@ async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
     gateway.remove("one")
     async with Client(gateway) as client:
         assert await client.list_tools() == []
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_tool_of_one_that_was_never_there_is_not_said_to_be_unknown(revision: Any) -> None:
+    """A client may know it from before; it is told who is away, and when to try again."""
+    gateway = Gateway({"away": ["/nowhere/server"]})
+    gateway.add("plain", ["/nowhere/server"], prefix="", exclude=["secret"])
+    hiding = gateway.add_view("hiding", exclude=["away.*"])
+    async with Client(gateway, revision=revision) as client:
+        said = await client.call_tool("away_work", raise_on_error=False)
+        assert said.is_error
+        assert "away does not answer since" in said.text
+        assert "It is tried again in" in said.text
+        with pytest.raises(Unknown):
+            await client.call_tool("away")
+    async with Client(hiding, revision=revision) as client:
+        with pytest.raises(Unknown):
+            await client.call_tool("away_work")

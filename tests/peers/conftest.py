@@ -71,7 +71,9 @@ DEPRECATED = "ignore:.*(is deprecated|is removed) as of 2026-07-28:mcp.shared.ex
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "revisions(since, until, client): where the protocol, or the client, has it")
+    config.addinivalue_line(
+        "markers", "revisions(since, until, client, transport): where the protocol, or the client, has it"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,13 +83,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("connect", wanted, indirect=True, ids="-".join)
 
 
-def _wanted(since: str = "", until: str = "9", client: str = "") -> list[tuple[str, str, str]]:
+def _wanted(since: str = "", until: str = "9", client: str = "", transport: str = "") -> list[tuple[str, str, str]]:
     return [
-        (name, transport, revision)
+        (name, way, revision)
         for name, revisions in REVISIONS.items()
-        for transport, brought in TRANSPORTS.items()
+        for way, brought in TRANSPORTS.items()
         for revision in revisions
-        if max(since, brought) <= revision <= until and client in ("", name)
+        if max(since, brought) <= revision <= until and client in ("", name) and transport in ("", way)
     ]
 
 
@@ -296,12 +298,18 @@ def command(server: str) -> list[str]:
 
 
 @contextmanager
-def serving(server: str) -> Iterator[str]:
-    """One of SERVERS over HTTP, on a port that the system chose: its URL. When told to end, it does."""
+def serving(server: str, *options: str) -> Iterator[str]:
+    """One of SERVERS over HTTP, on a port that the system chose: its URL. When told to end, it does.
+
+    `SERVE_OPTIONS="--workers 2"` has all of them served so.
+    """
     # A token or a name that somebody has set for other servers is not for this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     process = subprocess.Popen(
-        [sys.executable, *command(server), "--transport", "http", "--port", "0"],
+        [
+            *(sys.executable, *command(server), "--transport", "http", "--port", "0"),
+            *(options or os.environ.get("SERVE_OPTIONS", "").split()),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -310,7 +318,7 @@ def serving(server: str) -> Iterator[str]:
     )
     assert process.stderr is not None
     # Whatever happens, it is over when this is over, and so is whoever waits for what it says.
-    too_long = threading.Timer(PATIENCE, process.kill)
+    too_long = threading.Timer(3 * PATIENCE, process.kill)
     too_long.start()
     said = [process.stderr.readline()]
     too_long.cancel()
@@ -351,6 +359,13 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def servers_by_name() -> dict[str, str]:
     """What `portico serve` is told to serve, by the name that `serve` and `connect` take. A test may add to it."""
     return SERVERS
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
+    """The same as `serve`, of one server with two workers for a whole module."""
+    with serving("everything", "--workers", "2") as url:
+        yield lambda server: nullcontext(url)
 
 
 @pytest.fixture(scope="session")
@@ -460,6 +475,12 @@ async def _connect(
         async with opened(server, url, revision, heard, person, mode) as peer:
             yield peer
     assert heard.faults == [], "the client could not read what the server sent"
+
+
+@pytest.fixture
+def connect_to_workers(two_workers: Any, connect: Any) -> Any:
+    """`connect`, to a server of two workers."""
+    return partial(_connect, two_workers, *connect.args[1:])
 
 
 @pytest.fixture

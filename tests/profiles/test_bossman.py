@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from portico.cli import serve as serving
+from portico.cli.forms import parser_for
 from portico.services import assembly
 
 Serve = Callable[..., Awaitable[Any]]
@@ -244,11 +244,7 @@ async def test_a_request_that_stands_alone_needs_no_handshake(serve: Serve) -> N
 def test_over_http_tools_wait_for_the_end_of_the_handshake() -> None:
     """The profile says so to whichever transport is served."""
     settings = assembly.read_settings("bossman", None)
-    arguments = Namespace(transport="http", lifecycle=None, max_message=None)
-    names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
-    lists = ("allow_host", "allow_origin", "trusted_proxy")
-    for name in (*names, *lists):
-        setattr(arguments, name, None)
+    arguments = parser_for("serve").parse_args(["--transport", "http"])
     assert serving._options(arguments, settings.serve)["lifecycle"] == "strict"
 
 

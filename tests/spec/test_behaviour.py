@@ -15,8 +15,7 @@ from msgspec import UNSET, Raw
 from portico import Client, Context, ProtocolError, Server, ToolError, ToolResult, UsageError
 from portico.rpc.call import Call
 from portico.server.calling.tools import Tool
-from portico.server.endpoint import exchange as exchange_for
-from portico.transport.http.exchange import Settings
+from portico.transport.http.exchange import Exchange, Settings
 from portico.transport.http.listener import Listener
 from portico.wire import errors, notices
 from portico.wire.content import TextContent
@@ -1294,7 +1293,7 @@ async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> No
             heads.append(dict(call.headers))
         return await server(call)
 
-    listener = Listener(exchange_for(seen, Settings()))
+    listener = Listener(Exchange(seen, Settings(), dict))
     ((_, port, *_),) = await listener.start("127.0.0.1", 0)
     try:
         async with Client(f"http://127.0.0.1:{port}/mcp", revision=revision) as client:

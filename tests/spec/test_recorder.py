@@ -13,8 +13,7 @@ import frames
 import recorder
 from portico import Client, Context, Server
 from portico.rpc.call import Call
-from portico.server.endpoint import exchange as exchange_for
-from portico.transport.http.exchange import Settings
+from portico.transport.http.exchange import Exchange, Settings
 from portico.transport.http.listener import Listener
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import InvalidParams
@@ -57,7 +56,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision:
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("revision", REVISIONS[1:])
 async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision: str) -> None:
-    listener = Listener(exchange_for(broken, Settings()))
+    listener = Listener(Exchange(broken, Settings(), dict))
     ((_, port, *_),) = await listener.start("127.0.0.1", 0)
     try:
         await _call(f"http://127.0.0.1:{port}/mcp", revision)

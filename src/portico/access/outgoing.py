@@ -37,7 +37,7 @@ from portico.wire.inputs import ElicitResult, ElicitUrlParams, InputRequest, Inp
 from portico.wire.methods import ASKABLE
 
 # How long a call waits for its person, who is on the way through the pages.
-CONNECT_SECONDS = 110.0
+CONNECT_SECONDS = 45.0
 MOST_SUBJECTS = 10_000
 # What the question for a page is called among the questions of a call.
 QUESTION = "portico.connect"

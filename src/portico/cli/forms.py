@@ -449,7 +449,13 @@ FORMS: dict[str, CommandForm] = {
         "portico work TARGET [options]",
         "Run the tasks of a server, as `portico serve` does besides answering. Any number may share one store.",
         (word("target", "file", help=_SERVED),),
-        {"": (*_STORE, _WORKING)},
+        {
+            "": (
+                flag("--config", metavar="FILE", help="what is said of access: [[rule]], [audit], … as with serve"),
+                *_STORE,
+                _WORKING,
+            )
+        },
     ),
     "jobs": CommandForm(
         "portico jobs list [options]\n       portico jobs show ID | cancel ID … | retry ID … [options]",

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
@@ -17,9 +18,11 @@ from portico.services.contracts import lock
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.offers import offers_of
 from portico.transport.loops import new_loop
-from portico.wire.errors import ConnectFailed, UsageError
+from portico.wire.errors import UsageError
 
 LONGEST_QUOTE = 2000
+# The exit status.
+NOT_REACHED = 3
 
 
 def run(words: list[str]) -> int:
@@ -28,33 +31,50 @@ def run(words: list[str]) -> int:
     gateway = Gateway.load(arguments.file)
     if not gateway.pins.used:
         raise UsageError(f'{arguments.file} has no pins; pins = "warn" or "hold" in [gateway] or in an upstream begins')
+    _leave_out(gateway, arguments.upstream)
     # Who only looks pins nothing.
     gateway.pins.recording = False
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        pins = [pin for pin in runner.run(_pins(gateway, arguments.timeout)) if _is_meant(pin, arguments)]
-    if arguments.action == "list":
-        return _list(pins)
+        found, missing = runner.run(_pins(gateway, arguments.timeout))
+    # One that is away keeps no other from being approved.
+    for one in missing:
+        print(f"portico: {one['alias']} cannot be looked at: {one['error'] or 'no answer'}", file=sys.stderr)
+    pins = [pin for pin in found if _is_meant(pin, arguments)]
+    if arguments.tool and not pins and not missing:
+        raise UsageError(f"there is no tool or prompt {', '.join(arguments.tool)} that has a pin")
+    status = _list(pins) if arguments.action == "list" else _show(gateway, pins, arguments, bool(missing))
+    return NOT_REACHED if missing else status
+
+
+def _leave_out(gateway: Gateway, meant: list[str]) -> None:
+    """Others than those that are meant need not be started."""
+    there = [one["alias"] for one in gateway.status()]
+    for alias in meant:
+        if alias not in there:
+            raise UsageError(f"there is no upstream {alias!r}; there is {', '.join(there) or 'none'}")
+    for alias in there:
+        if meant and alias not in meant:
+            gateway.remove(alias)
+
+
+def _show(gateway: Gateway, pins: list[ToolPin], arguments: argparse.Namespace, partly: bool) -> int:
     changed = [pin for pin in pins if pin.state != "as pinned"]
     for pin in changed:
         sys.stdout.write("".join(f"{line}\n" for line in _difference(pin)))
     if not changed:
-        print("everything is as it was approved")
+        print("everything else is as it was approved" if partly else "everything is as it was approved")
         return 0
     return _approve(gateway, changed, arguments) if arguments.action == "approve" else 1
 
 
-async def _pins(gateway: Gateway, seconds: float) -> list[ToolPin]:
+async def _pins(gateway: Gateway, seconds: float) -> tuple[list[ToolPin], list[dict[str, Any]]]:
+    """What is pinned or there, and how those upstreams are that cannot be asked."""
     async with gateway.lifespan():
         await gateway.settle(seconds)
-        missing = [one for one in gateway.status() if not one["listed"] and one["pins"] != "off"]
-        if missing:
-            raise ConnectFailed(f"{missing[0]['alias']} cannot be looked at: {missing[0]['error'] or 'no answer'}")
-        return gateway.pinned()
+        return gateway.pinned(), [one for one in gateway.status() if not one["listed"] and one["pins"] != "off"]
 
 
 def _is_meant(pin: ToolPin, arguments: argparse.Namespace) -> bool:
-    if arguments.upstream and pin.alias not in arguments.upstream:
-        return False
     return not arguments.tool or pin.name in arguments.tool or f"{pin.alias}.{pin.name}" in arguments.tool
 
 

@@ -182,6 +182,11 @@ def run_work(words: list[str]) -> None:
     server = load(arguments.target)
     if server.tasks is None:
         raise UsageError(f"{arguments.target} has no tool that may become a task, so there is nothing to work on")
+    server.data = arguments.data
+    if arguments.config is not None:
+        # What was allowed may not be any more when its turn comes, and what is done is recorded.
+        settings = load_module("portico.access.settings")
+        settings.apply(server, settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_work(server))

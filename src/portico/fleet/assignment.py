@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+import stat
 from typing import Any
 
 import msgspec
@@ -63,12 +63,18 @@ def variable(line: socket.socket) -> dict[str, str]:
     return {VARIABLE: f"{line.fileno()}:{os.getpid()}"}
 
 
-def take(environment: Mapping[str, str] | None = None) -> Post | None:
+def take() -> Post | None:
     """What this process was told, if it was started as a worker. Once: what it starts itself is none."""
-    said = (os.environ.pop(VARIABLE, "") if environment is None else environment.get(VARIABLE, "")).split(":")
-    if len(said) != 2 or not all(one.isdecimal() for one in said) or int(said[1]) != os.getppid():
+    said = os.environ.pop(VARIABLE, "").split(":")
+    if len(said) != 2 or not all(one.isdecimal() for one in said):
         return None
-    line = socket.socket(fileno=int(said[0]))
+    line = _line(int(said[0]))
+    if line is None:
+        # The variable was inherited, and the socket was not: we are started by a worker, and none ourselves.
+        return None
+    if int(said[1]) != os.getppid():
+        line.close()
+        raise UsageError("the supervisor of this worker is gone")
     line.setblocking(True)
     os.set_inheritable(line.fileno(), False)
     read = b""
@@ -81,3 +87,16 @@ def take(environment: Mapping[str, str] | None = None) -> Post | None:
     for number in post.assignment.sockets:
         os.set_inheritable(number, False)
     return post
+
+
+def _line(number: int) -> socket.socket | None:
+    try:
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return None
+        line = socket.socket(fileno=number)
+    except OSError:
+        return None
+    if line.family == socket.AF_UNIX:
+        return line
+    line.detach()
+    return None

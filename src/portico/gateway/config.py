@@ -137,6 +137,11 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
         wanted = not self.include or any(fnmatchcase(name, one) for one in self.include)
         return wanted and not any(fnmatchcase(name, one) for one in self.exclude)
 
+    @property
+    def outward_prefix(self) -> str:
+        """What its names begin with, but for those that are renamed."""
+        return self.prefix.replace("{alias}", folded_alias(self.alias))
+
     def outward(self, name: str) -> str:
         return self.rename.get(name) or outward(self.alias, name, self.prefix, self.longest_name)
 

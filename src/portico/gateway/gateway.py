@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 # How often connections are looked at that nothing uses any more.
 IDLE_LOOK_SECONDS = 30.0
+# How often it is seen to it that upstreams are tried again whose lists listeners wait for; each has its own pause.
+ABSENT_LOOK_SECONDS = 1.0
 # How often the file is looked at.
 WATCH_SECONDS = 1.0
 
@@ -76,6 +78,7 @@ class Gateway(Server):
         super().__init__(name, **options)
         self._secrets = Secrets()
         self._ending: set[asyncio.Task[None]] = set()
+        self._serves = False
         # Those that were removed, and whose calls come to their ends.
         self._retiring: set[GatewayUpstream] = set()
         self._bridge = Bridge(self.seal)
@@ -147,6 +150,17 @@ class Gateway(Server):
         )
         self._offer_connecting(routes.upstreams[settings.alias])
         routes.changed()
+        if self._serves:
+            self._begin_errand(self._begin(routes.upstreams[alias]))
+
+    async def _begin(self, upstream: GatewayUpstream) -> None:
+        """What is added at run time is known as what was there before, and told to those who listen."""
+        await upstream.recall()
+        self._list_for_listeners()
+
+    def _list_for_listeners(self) -> None:
+        if self._serves:
+            self._routes.list_for_listeners()
 
     def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
         if settings.auth is None or not isinstance(settings.target, Url):
@@ -335,12 +349,14 @@ class Gateway(Server):
     async def _serving(self) -> AsyncIterator[None]:
         await self._kept.open(self.store)
         await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
-        tasks = [asyncio.create_task(self._look_after())]
+        self._serves = True
+        tasks = [asyncio.create_task(self._look_after()), asyncio.create_task(self._look_for_absent())]
         if self._path is not None:
             tasks.append(asyncio.create_task(self._watch(self._path)))
         try:
             yield
         finally:
+            self._serves = False
             for task in tasks:
                 task.cancel()
             self._bridge.close()
@@ -393,6 +409,12 @@ class Gateway(Server):
             self._add_view(view)
         self._settings = settings
         log.info("%s was read again: %d upstreams", self._path, len(new))
+
+    async def _look_for_absent(self) -> None:
+        """Who listens waits for a change to ask again; so it is we who find out that an upstream has come back."""
+        while True:
+            await asyncio.sleep(ABSENT_LOOK_SECONDS)
+            self._list_for_listeners()
 
     async def _look_after(self) -> None:
         while True:

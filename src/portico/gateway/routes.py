@@ -21,7 +21,7 @@ from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, Rout
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import PRIVATE_LISTS, Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
-from portico.rpc.questions import asked_by
+from portico.rpc.questions import asked_by, incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
 from portico.server.guard import Kind, Owned
@@ -29,7 +29,7 @@ from portico.server.registry.catalog import Catalog
 from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown
+from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
@@ -86,11 +86,12 @@ class Routes:
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
-        # What those who were given a list have: its fingerprint, by the method and the facet.
+        # The fingerprint of each list that was given, or is listened to, by its method and the facet.
         self._given: dict[tuple[str, Facet | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._relays: dict[Any, _Relays] = {}
+        self._listeners = 0
 
     def __bool__(self) -> bool:
         return True
@@ -113,6 +114,7 @@ class Routes:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
+        self._given.clear()
 
     def forget_facet(self, facet: Facet) -> None:
         """No client sees it any more."""
@@ -148,6 +150,10 @@ class Routes:
         for notice, facets in news.items():
             self._publish(notice, None, frozenset(facets))
 
+    def _note_given(self, method: str, facet: Facet | None) -> None:
+        if (method, facet) not in self._given:
+            self._given[method, facet] = self._fingerprint(method, facet)
+
     def _fingerprint(self, method: str, facet: Facet | None) -> bytes:
         found = sha256()
         for name, route in self.table.routes(method, facet).items():
@@ -157,9 +163,25 @@ class Routes:
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
         self._publish(notices.RESOURCE_UPDATED, self.table.outward_uri(upstream, uri))
 
+    def list_for_listeners(self) -> None:
+        """Ask those for their lists who have not given any yet, if there are clients that wait to be told."""
+        if self._listeners:
+            for upstream in self.upstreams.values():
+                upstream.begin_listing_again()
+
     def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
+        self._listeners += 1
         for upstream in self.upstreams.values():
             upstream.begin_listing()
+        told = {
+            notices.TOOLS_CHANGED: wanted.tools_list_changed,
+            notices.PROMPTS_CHANGED: wanted.prompts_list_changed,
+            notices.RESOURCES_CHANGED: wanted.resources_list_changed,
+        }
+        for method, notice in _NOTICES.items():
+            if told[notice]:
+                # Changes are told from now on, also those of a list that no client has asked for.
+                self._note_given(method, facet)
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
             return []
@@ -183,6 +205,7 @@ class Routes:
             shared.relays.append(upstream.changes.follow(inside))
 
     def unhear(self, keys: list[Any]) -> None:
+        self._listeners -= 1
         for key in keys:
             shared = self._relays[key]
             shared.users -= 1
@@ -253,8 +276,7 @@ class Routes:
 
     def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None) -> Raw:
         method, facet, revision = catalog.method, call.facet, call.revision or LATEST
-        if (method, facet) not in self._given:
-            self._given[method, facet] = self._fingerprint(method, facet)
+        self._note_given(method, facet)
         start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, facet)))
         hidden = self._hidden(method, call.principal)
         seen = None if view is None else view.sight.view
@@ -362,10 +384,14 @@ class Routes:
             route = self.table.routes(method, call.facet).get(name)
         if route is None:
             await self._refuse_held(call, kind, name)
+            await self._refuse_absent(call, kind, name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
         if self.tasks is not None and self._may_be_task(call, kind, route):
-            said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            try:
+                said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            except MissingCapability as missing:
+                raise incapable(missing, call) from None
             return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
 
@@ -376,6 +402,18 @@ class Routes:
             return
         if await self._admits(call, kind, Owned(held.alias, held.inward)):
             raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+
+    async def _refuse_absent(self, call: Call, kind: str, name: str) -> None:
+        """Say whose a name is, and when that one is tried again, if its upstream is away and its lists are not known:
+        a client may have it from before. Names say that only where they have a prefix."""
+        for alias, upstream in self.upstreams.items():
+            before = upstream.settings.outward_prefix
+            if upstream.listed.is_set() or upstream.breaker.since is None or not before or not name.startswith(before):
+                continue
+            inward = name.removeprefix(before)
+            shown = upstream.settings.shows(inward) and (call.facet is None or call.facet.shows(alias, inward))
+            if shown and await self._admits(call, kind, Owned(alias, inward)):
+                raise upstream.breaker.refusal(alias)
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
@@ -441,7 +479,10 @@ class Routes:
             answered = await begun
         else:
             params = params or self._inward(call, {member: inward}, bound)
-            answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+            try:
+                answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+            except MissingCapability as missing:
+                raise incapable(missing, call) from None
         return self._outward(upstream, call, answered)
 
     async def _send(

@@ -150,7 +150,7 @@ class TaskCalls:
             try:
                 return await delegate(call)
             except MissingCapability as missing:
-                if EXTENSION not in missing.data.get("requiredCapabilities", {}).get("extensions", {}):
+                if EXTENSION not in missing.extensions:
                     raise
             answered = await delegate(replace(call, capabilities=words.declaring(call.capabilities)))
         handle = words.begun(answered.result) if type(answered.result) is Raw else None

@@ -116,6 +116,8 @@ class GatewayUpstream:
         self._listed_for: str | None = None
         # They are from the store, and may be of long ago.
         self._is_recalled = False
+        # When it is asked anew that gave no list.
+        self._again = 0.0
         self._bridge = bridge
         self._secrets = secrets
         self._kept = kept
@@ -154,14 +156,20 @@ class GatewayUpstream:
 
     async def recall(self) -> None:
         """Show what it had when it was last seen, until it is asked."""
-        self.traits = await self._kept.find_traits(self.settings)
-        self.lanes.asks = self.lanes.asks or self.traits.asks
-        lists = await self._kept.find(self.settings)
+        traits, lists = await self._kept.find_traits(self.settings), await self._kept.find(self.settings)
+        if self.traits == Traits():
+            self.traits = traits
+        self.lanes.asks = self.lanes.asks or traits.asks
         if lists is not None and not self.listed.is_set():
             self.entries = lists
             self.listed.set()
             self._is_recalled = True
             self._changed(tuple(lists))
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether its lists are its own, and not what is kept of it."""
+        return self.listed.is_set() and not self._is_recalled
 
     def begin_listing(self, by: Call | None = None) -> None:
         """Ask for its lists in the background, unless they are known for sure, or asked for already.
@@ -169,12 +177,21 @@ class GatewayUpstream:
         One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
         """
         fresh = self.personal or time.monotonic() < self._fresh_until
-        known = self.listed.is_set() and not self._is_recalled and fresh
+        known = self.is_listed and fresh
         if self.personal and (by is None or by.principal is None):
             return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._began = self._began or time.monotonic()
             self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
+
+    def begin_listing_again(self) -> None:
+        """The same for those who wait to be told. One that is away has its pauses; one that answers, but gives no list,
+        is asked as rarely as one that gave some, and what is not configured is not asked at all."""
+        now = time.monotonic()
+        if self.is_listed or self.settings.problem or (self.breaker.since is None and now < self._again):
+            return
+        self._again = now + CATALOG_SECONDS
+        self.begin_listing()
 
     def left_of(self, seconds: float) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
@@ -225,6 +242,8 @@ class GatewayUpstream:
         # A connection that is just being made is closed by the task that makes it.
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.changes.close()
+        # What changes from now on is not heard.
+        self._fresh_until = 0.0
         await self.lanes.close()
         if self._host is not None:
             await self._host.leave()

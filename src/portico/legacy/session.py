@@ -116,7 +116,9 @@ class Session:
         # Set when the client has said that it is ready: until then it is not asked anything.
         self._ready: asyncio.Event | None = None
         # While the handler's word on what it is comes from a task.
-        self._settling = False
+        self._settling: asyncio.Event | None = None
+        # It came while the handshake went on.
+        self._hurried = False
         # Whether all of its requests come to this object: otherwise nothing is offered that outlives a request.
         self.lasting = True
         # Told when there are other facts.
@@ -149,12 +151,15 @@ class Session:
         """The result of a Call, or a coroutine that comes to it."""
         # What a call changes is told to a client that is being listened for: a handler that takes its time to begin
         # with that is a turn of the loop ahead.
-        if self._settling or (self._seen is not None and not self._changes.settled):
+        if self._settling is not None or (self._seen is not None and not self._changes.settled):
             return self._in_next_turn(call)
         return self._answer(call)
 
     async def _in_next_turn(self, call: Call) -> Any:
-        """What comes in one read with `initialize` is looked at after it, if the handler does not take its time."""
+        """What comes in one read with `initialize` is looked at after it; and when it is answered, if the client says
+        that it will not wait for that."""
+        if self._settling is not None and self._hurried and call.method not in _OWN:
+            await self._settling.wait()
         result = self._answer(replace(call, **self._known(call.reply)))
         return await result if type(result) is CoroutineType else result
 
@@ -262,7 +267,7 @@ class Session:
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:
-                self._settling = True
+                self._settling = asyncio.Event()
                 return self._discovering(call, params, discovered)
             return self._welcome(call, params, discovered)
         except BaseException:
@@ -276,7 +281,15 @@ class Session:
             self.state = "CREATED"
             raise
         finally:
-            self._settling = False
+            self._end_settling()
+
+    def _end_settling(self) -> None:
+        if self._settling is not None:
+            self._settling.set()
+            self._settling = None
+        hurried, self._hurried = self._hurried, False
+        if hurried and self.state == "INITIALIZING":
+            self._operate()
 
     def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         """The end of the handshake, with what the handler says of itself."""
@@ -309,7 +322,9 @@ class Session:
     def _initialized(self, call: Call) -> None:
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method} is a notification")
-        if self.state == "INITIALIZING" and self.revision is not None:
+        if self.state == "INITIALIZING" and self._settling is not None:
+            self._hurried = True
+        elif self.state == "INITIALIZING" and self.revision is not None:
             self._operate()
 
     def _roots_changed(self, call: Call) -> None:

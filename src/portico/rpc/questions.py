@@ -210,5 +210,7 @@ def incapable(missing: MissingCapability, call: Call) -> Exception:
     """Before 2026-07-28 there is no code for it, and the model can at least be told."""
     if call.revision is None or call.revision >= MODERN or call.method != "tools/call":
         return missing
-    needed = ", ".join(sorted(missing.data["requiredCapabilities"]))
+    # Behind a gateway it was said by another server, in any shape.
+    required = missing.data.get("requiredCapabilities") if isinstance(missing.data, dict) else None
+    needed = ", ".join(sorted(required)) if isinstance(required, dict) else "it does not say what"
     return ToolError(f"This tool has to ask something, and the client does not support it: {needed}.")
