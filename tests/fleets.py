@@ -254,10 +254,11 @@ class Session:
 
     async def send(self, message: dict[str, Any], line: Line | None = None) -> Any:
         one = line or await Line.to(self.port)
-        answer = await one.post({"jsonrpc": "2.0", **message}, **self.fields)
-        if line is None:
-            await one.close()
-        return answer
+        try:
+            return await one.post({"jsonrpc": "2.0", **message}, **self.fields)
+        finally:
+            if line is None:
+                await one.close()
 
     async def begin(self, **capabilities: Any) -> Session:
         about = {"name": "a test", "version": "1"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from remembering import CAPTURE, KEY, refused, said
 
-from portico import Client, UsageError
+from portico import Client, UsageError, screening
 from portico.services import assembly, texts
 from portico.services.memory.service.service import Memory
 from portico.services.memory.store import screening_policy
@@ -79,13 +79,13 @@ async def test_no_other_way_in_is_open(serving: Serving) -> None:
 
 async def test_a_long_text_is_looked_through_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    screen = screening_policy.screen
+    screen = screening.screen
 
     def noted(*given: Any, **more: Any) -> Any:
         threads.append(threading.current_thread())
         return screen(*given, **more)
 
-    monkeypatch.setattr(screening_policy, "screen", noted)
+    monkeypatch.setattr(screening, "screen", noted)
     long = "a line of prose without anything in it\n" * 2_000
     await Guard().check("short")
     await Guard().check(long)
@@ -96,7 +96,7 @@ async def test_what_is_too_long_is_refused_before_it_is_looked_through(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await serving()
-    monkeypatch.setattr(screening_policy, "screen", lambda *_, **__: pytest.fail("it was looked through"))
+    monkeypatch.setattr(screening, "screen", lambda *_, **__: pytest.fail("it was looked through"))
     for tool, more in (("memory_capture", {"namespace": "context"}), ("memory_update", {"memory_id": "abcd"})):
         text, error = await refused(client, tool, content="x" * 3_000_000, **more)
         assert error["number"] == -32608 and "200,000" in text
