@@ -99,3 +99,23 @@ class Visitor:
     async def __call__(self, url: str, redirect_uri: str = REDIRECT_URI) -> str:
         self.visits.append(url)
         return await asyncio.to_thread(self.browser.visit, url, redirect_uri)
+
+
+class Kept:
+    """What the official Python client keeps, in memory."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.client: Any = None
+
+    async def get_tokens(self) -> Any:
+        return self.tokens
+
+    async def set_tokens(self, tokens: Any) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> Any:
+        return self.client
+
+    async def set_client_info(self, client_info: Any) -> None:
+        self.client = client_info

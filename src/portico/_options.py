@@ -96,6 +96,22 @@ def expand_paths(model: Callable[..., Any], given: Mapping[str, Any]) -> dict[st
     return {name: _expanded(name, value, kinds.get(name, Any)) for name, value in given.items()}
 
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def read_seconds(option: str, said: float | str, longest: float) -> float:
+    """A time of a file: a number of seconds, or a text such as "90s", "10m" or "14d". Raises UsageError."""
+    if isinstance(said, str):
+        found = _DURATION.fullmatch(said.strip())
+        if found is None:
+            raise UsageError(f"{option} is {said!r}, and must be such as '90s', '10m' or '14d', or a number of seconds")
+        said = float(found[1]) * _UNIT_SECONDS[found[2]]
+    if not 0 < said < longest:
+        raise UsageError(f"{option} is {said}, which is no time to wait")
+    return float(said)
+
+
 def _expanded(option: str, value: Any, kind: Any) -> Any:
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if isinstance(value, str):

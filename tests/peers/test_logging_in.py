@@ -15,7 +15,7 @@ import pytest
 
 import logins
 import node
-from logins import REDIRECT_URI, Visitor, notes, served
+from logins import REDIRECT_URI, Kept, Visitor, notes, served
 
 try:
     import httpx2
@@ -36,28 +36,8 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield issuer
 
 
-class Storage:
-    """What the official client keeps."""
-
-    def __init__(self) -> None:
-        self.tokens: Any = None
-        self.client: Any = None
-
-    async def get_tokens(self) -> Any:
-        return self.tokens
-
-    async def set_tokens(self, tokens: Any) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> Any:
-        return self.client
-
-    async def set_client_info(self, client: Any) -> None:
-        self.client = client
-
-
 @asynccontextmanager
-async def official(url: str, storage: Storage, visit: Visitor, mode: str) -> AsyncIterator[Any]:
+async def official(url: str, storage: Kept, visit: Visitor, mode: str) -> AsyncIterator[Any]:
     """The official Python client, with a person who logs in."""
     came_back = ""
 
@@ -86,14 +66,14 @@ def text(result: Any) -> str:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_registers_and_logs_in(issuer: str, mode: str) -> None:
-    async with served(notes(issuer)) as url, official(url, Storage(), Visitor(), mode) as client:
+    async with served(notes(issuer)) as url, official(url, Kept(), Visitor(), mode) as client:
         assert text(await client.call_tool("who", {})).startswith("anna notes:read")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_steps_up_and_renews(issuer: str, mode: str) -> None:
     async with served(notes(issuer)) as url:
-        storage, visit = Storage(), Visitor()
+        storage, visit = Kept(), Visitor()
         storage.client = OAuthClientInformationFull.model_validate({**logins.PROGRAM, "issuer": issuer})
         async with official(url, storage, visit, mode) as client:
             assert text(await client.call_tool("who", {})) == "anna notes:read"

@@ -28,6 +28,7 @@ except ImportError as missing:
 from access_desk import REDIRECT_URI, login_provider, standing_face
 
 import oidc
+from logins import Kept
 from node import NotInstalled
 from portico import Context, Server
 
@@ -43,26 +44,6 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI"):
             pytest.fail(f"oidc-provider cannot be installed: {why}", pytrace=False)
         pytest.skip(f"oidc-provider cannot be installed: {why}")
-
-
-class Kept:
-    """What the client remembers."""
-
-    def __init__(self) -> None:
-        self.tokens: Any = None
-        self.client: Any = None
-
-    async def get_tokens(self) -> Any:
-        return self.tokens
-
-    async def set_tokens(self, tokens: Any) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> Any:
-        return self.client
-
-    async def set_client_info(self, client_info: Any) -> None:
-        self.client = client_info
 
 
 class Person:

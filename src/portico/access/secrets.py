@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from portico.transport.process import inherited
 from portico.wire.errors import UsageError
@@ -28,6 +30,14 @@ class Secrets:
             if found[1] not in inherited():
                 self._keep(os.environ.get(found[1], ""))
         return _SECRET.sub(lambda found: self._value(found[1], found[2].strip()), text)
+
+    def filled(self, value: Any) -> Any:
+        """The same with every text in it resolved."""
+        if isinstance(value, str):
+            return self.resolve(value)
+        if isinstance(value, Mapping):
+            return {name: self.filled(one) for name, one in value.items()}
+        return [self.filled(one) for one in value] if isinstance(value, list | tuple) else value
 
     def _value(self, kind: str, name: str) -> str:
         if kind == "env":

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._lazy import load_module
-from portico._options import check_options
+from portico._options import check_options, read_seconds
 from portico.access import settings as access
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
@@ -30,8 +30,7 @@ from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_SECONDS = 1e7
 
 # What [gateway] says for all upstreams that say nothing else.
 _SHARED = ("prefix", "longest_name", "pins", "new_tools", "answers")
@@ -248,7 +247,7 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
     }
     for name in ("timeout", "idle"):
         if name in given:
-            given[name] = _seconds(f"upstream.{alias}", name, given[name])
+            given[name] = read_seconds(f"upstream.{alias}: {name}", given[name], _LONGEST_SECONDS)
     for name in ("longest_name", "concurrency", "lanes"):
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
@@ -269,7 +268,7 @@ def _fill_auth(options: dict[str, Any], secrets: Secrets) -> str:
     """Put the secrets into `auth`; a sentence if one is missing."""
     try:
         if isinstance(options.get("auth"), Mapping):
-            options["auth"] = _filled(options["auth"], secrets.resolve)
+            options["auth"] = secrets.filled(options["auth"])
     except UsageError as missing:
         return str(missing)
     return ""
@@ -305,7 +304,7 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
     if len(ways) != 1:
         raise UsageError(f"{what} needs one of url, command and target; it has {' and '.join(ways) or 'none'}")
     try:
-        filled = _filled(dict(place), secrets.resolve)
+        filled = secrets.filled(dict(place))
     except UsageError as missing:
         raise _Missing(str(missing)) from None
     if "target" in filled:
@@ -339,15 +338,6 @@ def _loaded_target(text: Any) -> Target:
     return target_of(text)
 
 
-def _filled(value: Any, resolve: Callable[[str], str]) -> Any:
-    """The same with every text resolved."""
-    if isinstance(value, str):
-        return resolve(value)
-    if isinstance(value, Mapping):
-        return {name: _filled(one, resolve) for name, one in value.items()}
-    return [_filled(one, resolve) for one in value] if isinstance(value, list | tuple) else value
-
-
 def _named_apart(upstreams: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
     seen: dict[str, str] = {}
     for alias in upstreams:
@@ -366,15 +356,3 @@ def _is_table(what: str, said: Any) -> Mapping[str, Any]:
 def _table(what: str, said: Any, known: type) -> dict[str, Any]:
     check_options(what, _is_table(what, said), known)
     return dict(said)
-
-
-def _seconds(what: str, name: str, said: float | str) -> float:
-    """Seconds, or a text such as "90s", "10m" or "1h"."""
-    if isinstance(said, str):
-        found = _DURATION.fullmatch(said.strip())
-        if found is None:
-            raise UsageError(f"{what}: {name} is {said!r}, and must be a number of seconds, or such as '90s' or '10m'")
-        said = float(found[1]) * _UNITS[found[2]]
-    if not 0 < said < 1e7:
-        raise UsageError(f"{what}: {name} is {said}, which is no time to wait")
-    return float(said)

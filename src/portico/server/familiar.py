@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.rpc.call import Call
+from portico.server.asking.familiar_context import all_pages
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
@@ -226,16 +227,7 @@ class FamiliarServer:
         return listed  # type: ignore[no-any-return]
 
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
-        found: list[Any] = []
-        params: dict[str, Any] = {}
-        while True:
-            page = await self(_from_within(method, params))
-            if isinstance(page, Raw):
-                page = msgspec.json.decode(page, type=kind)
-            found += getattr(page, member)
-            if not isinstance(page.next_cursor, str):
-                return found
-            params = {"cursor": page.next_cursor}
+        return await all_pages(lambda params: self(_from_within(method, params)), kind, member)
 
     async def call_tool(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
         """The result of a tool, called from the inside; within a call that rules are about, for the one who made it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico._options import check_options
+from portico._options import check_options, read_seconds
 from portico.access.face.endpoints import FaceEndpoints
 from portico.access.face.face import Face
 from portico.access.face.logins import BrowserLogins
@@ -30,8 +29,7 @@ from portico.server.server import Server
 from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_SECONDS = 1e9
 _DURATIONS = {
     "access": "access_seconds",
     "login_every": "login_every",
@@ -114,7 +112,7 @@ def read(said: Any) -> ProxySettings:
     if not isinstance(said, Mapping):
         raise UsageError("auth.proxy is no table")
     check_options("auth.proxy", said, ProxyOptions)
-    given = _filled(dict(said), Secrets())
+    given = Secrets().filled(dict(said))
     login = {name: given.pop(name) for name in LoginOptions.__annotations__ if name in given}
     if "login_scopes" in login:
         login["scopes"] = login.pop("login_scopes")
@@ -122,7 +120,7 @@ def read(said: Any) -> ProxySettings:
     given["clients"] = tuple(_client(one) for one in given.pop("client", ()))
     for name, field in _DURATIONS.items():
         if name in given:
-            given[field] = _seconds(name, given.pop(name))
+            given[field] = read_seconds(f"auth.proxy: {name}", given.pop(name), _LONGEST_SECONDS)
     if given.get("access_seconds", 0.0) > _LONGEST_ACCESS_SECONDS:
         raise UsageError("auth.proxy: access is at most an hour: what is revoked may still be used for so long")
     scopes = given.pop("scopes", {})
@@ -153,7 +151,7 @@ def let_connect(server: Server, said: Any, home: str, subject: str) -> Connector
     if not isinstance(said, Mapping):
         raise UsageError("auth.login is no table")
     check_options("auth.login", said, LoginOptions)
-    given = _filled({"subject": subject, **said}, Secrets())
+    given = Secrets().filled({"subject": subject, **said})
     if "login_scopes" in given:
         given["scopes"] = given.pop("login_scopes")
     where = login_settings(given)
@@ -200,22 +198,3 @@ def _client(said: Any) -> KnownClient:
         secret=None if secret is None else digest(secret),
         method=NONE if secret is None else BASIC,
     )
-
-
-def _filled(value: Any, secrets: Secrets) -> Any:
-    if isinstance(value, str):
-        return secrets.resolve(value)
-    if isinstance(value, Mapping):
-        return {name: _filled(one, secrets) for name, one in value.items()}
-    return [_filled(one, secrets) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _seconds(name: str, said: float | str) -> float:
-    if isinstance(said, str):
-        found = _DURATION.fullmatch(said.strip())
-        if found is None:
-            raise UsageError(f"auth.proxy: {name} is {said!r}, and must be such as '10m', '14d' or a number of seconds")
-        said = float(found[1]) * _UNITS[found[2]]
-    if not 0 < said < 1e9:
-        raise UsageError(f"auth.proxy: {name} is {said}, which is no time")
-    return float(said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +16,20 @@ from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
     from portico.server.asking.context import Context
+
+
+async def all_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], kind: Any, member: str) -> list[Any]:
+    """Everything of a list, whose pages `ask` gives for their params."""
+    found: list[Any] = []
+    params: dict[str, Any] = {}
+    while True:
+        page = await ask(params)
+        if isinstance(page, Raw):
+            page = msgspec.json.decode(page, type=kind)
+        found += getattr(page, member)
+        if not isinstance(page.next_cursor, str):
+            return found
+        params = {"cursor": page.next_cursor}
 
 
 class RequestContext:
@@ -179,16 +193,7 @@ class FamiliarContext:
         return await self._all("prompts/list", ListPromptsResult, "prompts")
 
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
-        found: list[Any] = []
-        params: dict[str, Any] = {}
-        while True:
-            page = await self._within(method, self._inner(method, params))
-            if isinstance(page, Raw):
-                page = msgspec.json.decode(page, type=kind)
-            found += getattr(page, member)
-            if not isinstance(page.next_cursor, str):
-                return found
-            params = {"cursor": page.next_cursor}
+        return await all_pages(lambda params: self._within(method, self._inner(method, params)), kind, member)
 
     async def get_prompt(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
         return await self._within(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))

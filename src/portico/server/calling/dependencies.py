@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from contextlib import contextmanager as synccontextmanager
 from functools import partial, wraps
 from inspect import Parameter
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -33,6 +33,9 @@ _DEEPEST = 50
 class _Dependency(Struct, frozen=True):
     """The function that makes a value."""
 
+    # Whether there is any: most programs have none, and their functions need not be read a second time for it.
+    used: ClassVar[bool] = False
+
     fn: Function
 
 
@@ -44,6 +47,7 @@ def Depends(fn: Callable[..., Any]) -> Any:
     """
     if not callable(fn):
         raise UsageError(f"Depends takes a function, not {fn!r}")
+    _Dependency.used = True
     return _Dependency(fn)
 
 
@@ -64,9 +68,12 @@ class ListRoots(Struct):
 
 def with_dependencies(fn: Function) -> Function:
     """The function as a body: without its dependencies, which are made before it is called. Itself if it has none."""
-    plan = _DependencyPlan.of(fn)
+    if not _Dependency.used:
+        return fn
+    plan = _plan(fn)
     if not plan.made:
         return fn
+    plans = _plans_below(plan)
 
     @wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +82,7 @@ def with_dependencies(fn: Function) -> Function:
         values = dict(given.arguments)
         context: Context = values[plan.context] if plan.context else values.pop(_CONTEXT)
         async with AsyncExitStack() as stack:
-            making = _Making(context, values, stack)
+            making = _Making(plans, context, values, stack)
             for name, one in plan.made.items():
                 values[name] = await making.value(one, plan.hints.get(name))
             return await _called(fn, values, context)
@@ -84,7 +91,7 @@ def with_dependencies(fn: Function) -> Function:
     return body
 
 
-class _DependencyPlan(Struct):
+class _DependencyPlan(Struct, frozen=True):
     """The parameters of a function: those that a dependency makes, the Context, and the rest."""
 
     made: dict[str, _Dependency]
@@ -92,22 +99,35 @@ class _DependencyPlan(Struct):
     context: str | None
     outward: inspect.Signature
 
-    @classmethod
-    def of(cls, fn: Function) -> _DependencyPlan:
-        source = inspect.unwrap(fn)
-        try:
-            signature = inspect.signature(fn)
-            hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
-        except (TypeError, ValueError, SchemaError):
-            # What is wrong is said where the function is read.
-            return cls({}, {}, None, inspect.Signature())
-        made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
-        context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
-        rest = [one for one in signature.parameters.values() if one.name not in made]
-        if made and context is None:
-            rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
-            rest.sort(key=lambda one: one.kind)
-        return cls(made, hints, context, signature.replace(parameters=rest))
+
+def _plan(fn: Function) -> _DependencyPlan:
+    """How a function is called."""
+    source = inspect.unwrap(fn)
+    try:
+        signature = inspect.signature(fn)
+        hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
+    except (TypeError, ValueError, SchemaError):
+        # What is wrong is said where the function is read.
+        return _DependencyPlan({}, {}, None, inspect.Signature())
+    made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
+    context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
+    rest = [one for one in signature.parameters.values() if one.name not in made]
+    if made and context is None:
+        rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
+        rest.sort(key=lambda one: one.kind)
+    return _DependencyPlan(made, hints, context, signature.replace(parameters=rest))
+
+
+def _plans_below(plan: _DependencyPlan) -> dict[Function, _DependencyPlan]:
+    """Those of all dependencies of a plan, and of theirs: functions are read while the server is built."""
+    found: dict[Function, _DependencyPlan] = {}
+    wanted = [one.fn for one in plan.made.values()]
+    while wanted:
+        fn = wanted.pop()
+        if fn not in found:
+            found[fn] = _plan(fn)
+            wanted += [one.fn for one in found[fn].made.values()]
+    return found
 
 
 def _dependency(parameter: Parameter, hints: dict[str, Any]) -> _Dependency | None:
@@ -126,7 +146,14 @@ def _is_context(hint: Any) -> bool:
 class _Making:
     """The values of one call."""
 
-    def __init__(self, context: Context, arguments: dict[str, Any], stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        plans: dict[Function, _DependencyPlan],
+        context: Context,
+        arguments: dict[str, Any],
+        stack: AsyncExitStack,
+    ) -> None:
+        self._plans = plans
         self._context = context
         self._arguments = arguments
         self._stack = stack
@@ -143,7 +170,7 @@ class _Making:
         return await self._answer(self._made[wanted.fn], hint, wanted.fn)
 
     async def _make(self, fn: Function) -> Any:
-        plan = _DependencyPlan.of(fn)
+        plan = self._plans[fn]
         values: dict[str, Any] = {}
         for parameter in plan.outward.parameters.values():
             if parameter.name in (plan.context, _CONTEXT):
