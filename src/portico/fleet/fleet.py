@@ -16,10 +16,10 @@ from msgspec import Struct, field
 from portico.fleet import sending, sums
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
-from portico.fleet.finding import LEAVING_SECONDS, Again, Finding
 from portico.fleet.folder import FleetFolder
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import LEASE_SECONDS, FleetRows, opened
+from portico.fleet.searching import LEAVING_SECONDS, Again, SessionSearch
 from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
 from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
@@ -102,7 +102,7 @@ class Fleet:
         self.delivery = Delivery(
             self.id, self._folder, rows, self._envelopes, self._exchange, self._sessions, self._errands
         )
-        self._finding = Finding(self.id, self._ids, rows, self._sessions, self.delivery, self._errands)
+        self._search = SessionSearch(self.id, self._ids, rows, self._sessions, self.delivery, self._errands)
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
         self._errands.do(self._spreading.hear())
         self._exchange.join(self)
@@ -178,7 +178,7 @@ class Fleet:
         self._sessions.ended(session)
 
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
-        return self._finding.find(endpoint, id, request, writer, again)
+        return self._search.find(endpoint, id, request, writer, again)
 
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         self.delivery.receive(request, writer)

@@ -34,7 +34,7 @@ MOST_KNOWN = 100_000
 Again = Callable[[Request, ResponseWriter], Any]
 
 
-class Finding:
+class SessionSearch:
     """Looks for sessions on behalf of requests that have come to the wrong worker."""
 
     def __init__(
