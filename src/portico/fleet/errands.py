@@ -1,4 +1,4 @@
-"""What a worker does beside answering: tasks that somebody holds until they are done."""
+"""What a worker does beside answering: tasks that are held until they are done."""
 
 from __future__ import annotations
 

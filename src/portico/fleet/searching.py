@@ -1,4 +1,4 @@
-"""Sessions that are not here: with whom they are, and what happens when nobody has them any more.
+"""Sessions that are not here: with whom they are, and what happens when no worker has them any more.
 
 A session is with the worker that its id names, or with the one that its row names since. A request for it is sent on,
 once; when the worker that had it is gone, the one that was asked takes it over.
