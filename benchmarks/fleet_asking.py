@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         self.reader, self._writer, self._port = reader, writer, port
+        # No two requests of a session that are worked on may have one id, on whatever connections they come.
+        self._ids = count(id(self) << 20)
 
     @classmethod
     async def to(cls, port: int) -> Line:
@@ -132,13 +135,15 @@ class Line:
 
     # 2026-07-28
 
-    async def call(self, tool: str = "add", **arguments: Any) -> None:
+    async def call(self, tool: str = "add", **arguments: Any) -> bytes:
         params = {"name": tool, "arguments": arguments, "_meta": _META}
-        await self.post({"id": 1, "method": "tools/call", "params": params}, _fields("tools/call", tool))
+        message = {"id": 1, "method": "tools/call", "params": params}
+        _, body = await self.post(message, _fields("tools/call", tool))
+        return body
 
-    async def calls(self, times: int) -> None:
-        for _ in range(times):
-            await self.call(a=1, b=2)
+    async def worker(self) -> int:
+        """The process that has this connection."""
+        return int(json.loads(await self.call("pid"))["result"]["structuredContent"])
 
     async def listen(self, uri: str) -> None:
         """Be told of what happens to a resource."""
@@ -167,7 +172,8 @@ class Line:
 
     async def in_session(self, id: str, tool: str = "add") -> Any:
         params = {"name": tool, "arguments": {"a": 1, "b": 2} if tool == "add" else {}}
-        _, body = await self.post({"id": 2, "method": "tools/call", "params": params}, f"mcp-session-id: {id}\r\n")
+        message = {"id": f"{next(self._ids)}", "method": "tools/call", "params": params}
+        _, body = await self.post(message, f"mcp-session-id: {id}\r\n")
         return json.loads(body)["result"]["structuredContent"]["result"]
 
     def close(self) -> None:

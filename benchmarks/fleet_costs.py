@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from fleet_asking import Line, Serving, cpu, serving
+import wrk
+from fleet_asking import Line, Serving, cpu, modern_request, serving
 
 PATIENCE = 60.0
 NOTE = "note://one"
 LISTENERS = (1, 10, 100)
 
 
-async def of_calls(fleet: Serving, times: int, connections: int = 32) -> float:
-    """A call of 2026-07-28."""
-    lines = [await Line.to(fleet.port) for _ in range(connections)]
-    await asyncio.gather(*(one.calls(10) for one in lines))
-    spent = cpu(fleet.workers)
-    await asyncio.gather(*(one.calls(times // connections) for one in lines))
-    spent = cpu(fleet.workers) - spent
-    _close(lines)
-    return spent / (times // connections * connections)
+class Loaded(NamedTuple):
+    """What wrk saw, and what it cost: seconds of CPU for each call, of the workers and of wrk itself."""
+
+    rate: float
+    calls: int
+    seconds: float
+    call: float
+    asking: float
+
+
+def loaded(fleet: Serving, program: str, seconds: int, connections: int = 32) -> Loaded:
+    """Calls of 2026-07-28, as many as they can."""
+    request = modern_request(wrk.NUMBER)
+    wrk.ask(program, fleet.port, request, connections, 1, core=1, same=True)
+    asked, spent = of_ended(), cpu(fleet.workers)
+    found = wrk.ask(program, fleet.port, request, connections, seconds, core=1, same=True)
+    each = (cpu(fleet.workers) - spent) / found.requests
+    return Loaded(found.per_second, found.requests, found.seconds, each, (of_ended() - asked) / found.requests)
+
+
+def of_ended() -> float:
+    """Seconds of CPU of the processes that we have started, and that are over."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 async def of_session(fleet: Serving, times: int) -> float:
@@ -86,6 +103,26 @@ async def of_events(fleet: Serving, listeners: int, times: int) -> float:
     alone = await _each(fleet.workers, times, lambda _: asker.call(a=1, b=2))
     _close([asker, *lines])
     return whole - alone
+
+
+async def of_hearing(fleet: Serving, times: int) -> tuple[float, float]:
+    """A change for the worker where it happens, and for another one, with one listener there."""
+    lines = {await one.worker(): one for one in [await Line.to(fleet.port) for _ in range(32)]}
+    (here, asker), (there, listener) = list(lines.items())[:2]
+    await listener.listen(NOTE)
+
+    async def change(_: int) -> None:
+        await asker.call("touch")
+        await listener.told("resources/updated")
+
+    await asyncio.wait_for(_each([], 24, change), PATIENCE)
+    before = cpu([here]), cpu([there])
+    for number in range(times):
+        await change(number)
+    after = cpu([here]), cpu([there])
+    alone = await _each([here], times, lambda _: asker.call(a=1, b=2))
+    _close(list(lines.values()))
+    return (after[0] - before[0]) / times - alone, (after[1] - before[1]) / times
 
 
 async def of_adopting(fleet: Serving, sessions: int) -> float:

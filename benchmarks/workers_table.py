@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any
 
 import fleet_costs
 import wrk
-from fleet_asking import Serving, cpu, modern_request, private, serving
+from fleet_asking import Serving, private, serving
 from goals import Goal, limit, multiple
 from peers import NotInstalled, Peer
 from questions import Answers, Question, take_turns
@@ -65,20 +64,9 @@ def _ask(peer: Peer, quick: bool, program: str) -> dict[str, Any]:
 
 
 def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
-    request = modern_request(wrk.NUMBER)
-    wrk.ask(program, fleet.port, request, CONNECTIONS, 1, core=1, same=True)
-    before, spent = _of_ended(), cpu(fleet.workers)
-    load = wrk.ask(program, fleet.port, request, CONNECTIONS, seconds, core=1, same=True)
-    call = (cpu(fleet.workers) - spent) / load.requests
-    asking = (_of_ended() - before) / load.requests
-    capacity = len(fleet.workers) / call
-    return {"rate": load.per_second, "asking": asking * 1e6, "call": call * 1e6, "capacity": capacity}
-
-
-def _of_ended() -> float:
-    """Seconds of CPU of the processes that we have started, and that are over."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    found = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS)
+    capacity = len(fleet.workers) / found.call
+    return {"rate": found.rate, "asking": found.asking * 1e6, "call": found.call * 1e6, "capacity": capacity}
 
 
 async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
