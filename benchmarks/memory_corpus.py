@@ -15,7 +15,7 @@ from pydoc_data.topics import topics
 
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.namespaces import WRITABLE
-from portico.services.words import STOP
+from portico.finding.words import STOP
 
 PROJECTS = 10
 TEMPLATES = (
