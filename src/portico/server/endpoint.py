@@ -20,7 +20,8 @@ from msgspec import Struct
 from portico._options import check_options
 from portico.fleet import assignment
 from portico.fleet.assignment import Post
-from portico.fleet.fleet import Fleet, FleetPlace, shared_folder
+from portico.fleet.fleet import Fleet, FleetPlace
+from portico.fleet.folder import shared_folder
 from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
