@@ -197,6 +197,11 @@ class Context(FamiliarContext):
         return {name: getattr(call, name) for name in ("principal", "client", "address", "headers", "facet")}
 
     @property
+    def call(self) -> Call:
+        """The request that this body answers: for Calls that are made in its stead."""
+        return self._call
+
+    @property
     def conversation(self) -> Conversation | None:
         """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
         return self._call.reply.conversation

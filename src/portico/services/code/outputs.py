@@ -25,7 +25,9 @@ class RunResult(Struct, omit_defaults=True):
     resumed: Annotated[
         bool, "Whether it went on with a run that was cut off: what that had done was not done again"
     ] = False
-    unknown: Annotated[list[str], "Tools that were called when the server was stopped: whether they did anything is not known"] = []
+    unknown: Annotated[
+        list[str], "Tools that were called when the server was stopped: whether they did anything is not known"
+    ] = []
 
 
 class _ScriptEnd(Struct):
