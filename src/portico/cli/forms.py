@@ -247,6 +247,11 @@ FORMS: dict[str, CommandForm] = {
                 ),
                 flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
+                flag(
+                    "--face",
+                    choices=("all", "search", "auto"),
+                    help="show find_tools and call_tool in place of all tools; auto: if there are many",
+                ),
             ),
             "the built-in services": (
                 flag("--services", metavar="NAMES", help="which ones, separated by commas"),
