@@ -48,7 +48,7 @@ def exchange(server: Server, settings: Settings) -> Exchange:
     settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
     _share_proofs(server)
     return Exchange(
-        server, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+        server.front, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
     )
 
 
