@@ -380,9 +380,8 @@ def _arguments(typed: Any) -> Raw | None:
 
 
 def _actors(principal: Any) -> tuple[str, ...]:
-    found = getattr(principal, "actor", None) or ()
-    chain = (found,) if isinstance(found, str) else tuple(found)
-    return tuple(storable(str(one)[:LONGEST_NAME]) for one in chain[:MOST_ACTORS])
+    found = tuple(getattr(principal, "actors", ()))
+    return tuple(storable(str(one)[:LONGEST_NAME]) for one in found[:MOST_ACTORS])
 
 
 def _trace(call: Call) -> str:

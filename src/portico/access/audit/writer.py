@@ -299,7 +299,7 @@ class AuditWriter:
     def _written(self, one: Waiting, number: int) -> tuple[int, str]:
         """A record and its moment. What cannot be written down is still a record: that it was there counts."""
         try:
-            if type(one) is tuple:
+            if isinstance(one, tuple):
                 return one[0], f'{{"number":{number}{one[1]}'
             if isinstance(one, EndedCall):
                 return one.at, f'{{"number":{number}{self._maker.rest(one)}'
