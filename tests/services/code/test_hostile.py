@@ -33,7 +33,7 @@ class Rules:
         return Decision(owned.name not in ("describe", "cancel"), "rules")
 
     def require(self, call: Any, kind: Any, owned: Any, arguments: Any) -> list[str]:
-        return ["Really?"] if arguments and b"expensive" in bytes(arguments) else []
+        return ["Really?"] if owned.name == "price" and b"expensive" in bytes(arguments) else []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
