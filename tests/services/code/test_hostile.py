@@ -98,7 +98,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "os.write(3, b'\\xff\\xff\\xff\\xff')\nawait price('a')",
         "UNASKED",
     ),
-    "a result that is no result": (FORGE + "say('{\"id\":1,\"result\":[1]}')\nawait asyncio.sleep(9)", "no script of ours"),
+    "a result that is no result": (
+        FORGE + 'say(\'{"id":1,"result":[1]}\')\nawait asyncio.sleep(9)',
+        "no script of ours",
+    ),
     "closing the line": ("os.close(3)\nawait price('a')", ""),
     "ending the process": ("os._exit(0)", "ended itself"),
     "crashing the process": ("import ctypes\nctypes.string_at(1)", "crashed"),
@@ -196,7 +199,9 @@ async def test_rules_that_ask_apply_within_a_script(shop: Shop, client: Client) 
 
 
 async def test_a_module_that_was_changed_changes_nothing_but_the_script(shop: Shop, client: Client) -> None:
-    code = HEAD + "tools.price = tools.order = lambda *a: 0\ntools.ToolError = None\nfrom tools import price\nprice('a')"
+    code = (
+        HEAD + "tools.price = tools.order = lambda *a: 0\ntools.ToolError = None\nfrom tools import price\nprice('a')"
+    )
     assert (await run(client, code)).structured["value"] == 0
     assert (await run(client, HEAD + "await price('ab')")).structured["value"] == 2
 
@@ -219,7 +224,8 @@ async def test_an_enormous_result_is_kept_for_who_ran_the_script_alone(shop: Sho
 
 async def test_exceptions_have_the_tools_words(client: Client) -> None:
     code = HEAD + (
-        "try:\n    await refuse('pen')\nexcept ToolError as e:\n    found = [str(e), e.kind, e.details, e.retryable, e.tool]\nfound"
+        "try:\n    await refuse('pen')\nexcept ToolError as e:\n"
+        "    found = [str(e), e.kind, e.details, e.retryable, e.tool]\nfound"
     )
     said = await run(client, code)
     assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]

@@ -48,7 +48,10 @@ class Person:
 
 async def call(person: Person, revision: str, file: Path, data: int) -> Any:
     command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db"))]
-    async with asyncio.timeout(PATIENCE), Client(command, revision=revision, elicitation_handler=person.answer) as client:
+    async with (
+        asyncio.timeout(PATIENCE),
+        Client(command, revision=revision, elicitation_handler=person.answer) as client,
+    ):
         return await client.call_tool("run", {"code": CODE, "data": data}, raise_on_error=False)
 
 
