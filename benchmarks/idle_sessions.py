@@ -1,6 +1,7 @@
 """Ten thousand sessions on which nothing is asked, over two workers: what they cost, and how long a deploy takes.
 
-    python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL] [--without-streams]
+    python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL | --postgres]
+                                       [--without-streams]
 
 Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor is told to
 replace its workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
@@ -18,12 +19,14 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvloop
 
 from fleet_asking import Serving, children, cpu, private, serving
+from fleet_store import postgres
 
 DEPLOY_SECONDS = 10.0
 MOST_KB = 30.0
@@ -41,11 +44,16 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", help="PostgreSQL or SQLite; otherwise the fleet's own")
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL that is started for it")
     parser.add_argument("--without-streams", action="store_true", help="no client listens")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with serving(options.workers, store=options.store) as fleet:
+    with ExitStack() as stack:
+        store = options.store
+        if options.postgres:
+            store = stack.enter_context(postgres.server()).create_database()
+        fleet = stack.enter_context(serving(options.workers, store=store))
         return uvloop.run(measure(fleet, options.sessions, streams=not options.without_streams))
 
 
@@ -63,6 +71,8 @@ async def measure(fleet: Serving, count: int, streams: bool) -> int:
     await asyncio.sleep(10)
     print(f"doing nothing for 10 s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
     seconds, all_back = await deploy(fleet.supervisor, workers, clients)
+    taking = cpu(children(fleet.supervisor)) / count * 1e6
+    print(f"taking them over: {taking:.0f} µs of the new workers' CPU for each, with the start of the workers")
     print(f"a deploy: {seconds:.1f} s until the old workers are gone, {all_back:.1f} s until all clients listen again")
     began = time.perf_counter()
     await together([one.call() for one in clients])
