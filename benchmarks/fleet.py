@@ -86,8 +86,8 @@ def _measured(program: str, few: int) -> Costs:
 
 async def _of_several(call: float, few: int) -> Costs:
     with serving(2) as fleet:
-        session = await fleet_costs.of_session(fleet, few)
-        handed = await fleet_costs.of_handing(fleet, few) - session
+        session = await fleet_costs.of_many_sessions(fleet, 4 * few, CONNECTIONS)
+        handed = await fleet_costs.of_handing(fleet, few) - await fleet_costs.of_session(fleet, few)
         publishing, hearing = await fleet_costs.of_hearing(fleet, few)
         few_told = await fleet_costs.of_events(fleet, 1, few // 5)
         many_told = await fleet_costs.of_events(fleet, 100, few // 5)
