@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from portico._lazy import load_module
-from portico.cli import local_token
+from portico.cli import faces, local_token
 from portico.cli.console_link import announce_console, attach_console
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
@@ -43,6 +43,7 @@ def run(words: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers is for --transport http: on stdio there is one client")
+    faces.put_on(server, arguments)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
         return
@@ -121,7 +122,10 @@ def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str
     if arguments.view not in views:
         known = f"there are {', '.join(views)}" if views else "there is none"
         raise UsageError(f"there is no view {arguments.view!r} in {arguments.target or 'this server'}; {known}")
-    stdio.run(views[arguments.view], server.lifespan, **options)
+    view: Any = views[arguments.view]
+    if arguments.face not in (None, "all"):
+        raise UsageError("--face and --view do not go together: a view is a part of a gateway already")
+    stdio.run(view, server.lifespan, **options)
 
 
 # The services that hold a person's own: what was said, planned, run and stored.
