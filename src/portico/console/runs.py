@@ -181,7 +181,7 @@ class _ResultKind(Struct):
     result_type: Any = msgspec.field(default="complete", name="resultType")
 
 
-class _Failed(Struct):
+class _ResultError(Struct):
     is_error: Any = msgspec.field(default=False, name="isError")
 
 
@@ -196,6 +196,6 @@ def _is_error(said: Raw | None) -> bool:
     if said is None:
         return False
     try:
-        return msgspec.json.decode(said, type=_Failed).is_error is True
+        return msgspec.json.decode(said, type=_ResultError).is_error is True
     except (msgspec.DecodeError, RecursionError):
         return False
