@@ -24,7 +24,7 @@ from typing import Any
 
 import fleet_costs
 import wrk
-from fleet_asking import Line, Serving, cpu, modern_request, serving
+from fleet_asking import Line, Serving, busy, cpu, modern_request, serving
 from fleet_simulation import Costs, Plan, answered, closed, saturation
 from fleet_store import StoreCosts, of_store
 from peers import NotInstalled
@@ -147,10 +147,10 @@ def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
 def _seen(fleet: Serving, load: Load, seconds: int) -> dict[str, float]:
     """Calls a second, the asker's CPU for each, and how many cores the other processes of this machine left."""
     load(fleet, 1)
-    began, busy, spent = time.perf_counter(), _busy(), cpu(fleet.workers)
+    began, used, spent = time.perf_counter(), busy(), cpu(fleet.workers)
     calls, took, asking = load(fleet, seconds)
     elapsed = time.perf_counter() - began
-    others = _busy() - busy - (cpu(fleet.workers) - spent) - asking
+    others = busy() - used - (cpu(fleet.workers) - spent) - asking
     left = (os.cpu_count() or 1) - max(0.0, others) / elapsed
     return {"seen": calls / took, "asking": asking / calls, "left": max(left, 0.05)}
 
@@ -189,13 +189,6 @@ async def _ask_in_sessions(port: int, seconds: int) -> tuple[int, float]:
     for one in lines:
         one.close()
     return calls, took
-
-
-def _busy() -> float:
-    """Seconds that the cores of this machine have been in use."""
-    fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-    user, nice, system, _idle, _wait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def near(row: dict[str, Any]) -> bool:

@@ -44,7 +44,7 @@ class Batches(Generic[K, V]):
             except StoreError as failure:
                 for one in some.values():
                     one.set_exception(failure)
-                    # Whoever asked may be gone.
+                    # The request that asked for it may be gone.
                     one.exception()
             except BaseException:
                 for one in some.values():
