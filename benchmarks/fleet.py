@@ -210,6 +210,7 @@ def beside(rows: list[dict[str, Any]]) -> str:
 PLANS = {
     "1 machine, 1 worker": Plan(workers=1, cores=8),
     "1 machine, 8 workers": Plan(workers=8, cores=8),
+    "3 machines, 8 workers": Plan(machines=3, workers=8, cores=8),
     "10 machines, 8 workers": Plan(machines=10, workers=8, cores=8),
 }
 LOADS: dict[str, dict[str, Any]] = {

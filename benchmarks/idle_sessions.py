@@ -1,7 +1,7 @@
 """Ten thousand sessions on which nothing is asked, over two workers: what they cost, and how long a deploy takes.
 
     python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL | --postgres]
-                                       [--without-streams]
+                                       [--idle SECONDS] [--without-streams]
 
 Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor is told to
 replace its workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", help="PostgreSQL or SQLite; otherwise the fleet's own")
     parser.add_argument("--postgres", action="store_true", help="a PostgreSQL that is started for it")
+    parser.add_argument("--idle", metavar="SECONDS", type=float, default=10.0, help="how long nothing is done")
     parser.add_argument("--without-streams", action="store_true", help="no client listens")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -56,10 +57,10 @@ def main() -> int:
         if options.postgres:
             store = stack.enter_context(postgres.server()).create_database()
         fleet = stack.enter_context(serving(options.workers, store=store))
-        return uvloop.run(measure(fleet, options.sessions, streams=not options.without_streams))
+        return uvloop.run(measure(fleet, options.sessions, options.idle, streams=not options.without_streams))
 
 
-async def measure(fleet: Serving, count: int, streams: bool) -> int:
+async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> int:
     workers = children(fleet.supervisor)
     before, spent, began = private(workers), cpu(workers), time.perf_counter()
     clients = [Idle(fleet.port, streams) for _ in range(count)]
@@ -70,8 +71,8 @@ async def measure(fleet: Serving, count: int, streams: bool) -> int:
           f" {(cpu(workers) - spent) / count * 1e6:.0f} µs of the workers' CPU for each")  # fmt: skip
     print(f"memory of the workers: {before / 1e6:.0f} MB, and {kept:.1f} kB for each session")
     idle = cpu(workers)
-    await asyncio.sleep(10)
-    print(f"doing nothing for 10 s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
+    await asyncio.sleep(seconds)
+    print(f"doing nothing for {seconds:g} s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
     took = await deploy(fleet.supervisor, workers, clients)
     print(
         f"a deploy: {took.gone:.1f} s until the old workers are gone, {took.back:.1f} s until all clients listen again"
