@@ -167,7 +167,7 @@ const icon = () => {
 };
 
 function entry(view) {
-  const element = h("a", { "aria-current": view === app.view ? "page" : undefined }, view.title, view.count ? h("span", { class: "count" }, view.count(app)) : undefined);
+  const element = h("a", { "aria-current": view === app.view ? "page" : undefined }, view.title);
   element.href = address(view.id);
   return h("li", {}, element);
 }
