@@ -448,9 +448,12 @@ class Server(FamiliarServer, Registrar):
 
     def owned(self, component: Component) -> Owned:
         """The same for a component of this server."""
-        owner = getattr(component, "owner", "") or self.name
+        owner = getattr(component, "owner", "") or self.info.name
         if isinstance(component, Tool):
-            return Owned(owner, component.inward)
+            known = component.owned
+            if known is None or known[0] != owner or known[1] != component.inward:
+                known = component.owned = Owned(owner, component.inward)
+            return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
 
     def canonical(self, kind: Kind, name: str) -> str | None:
