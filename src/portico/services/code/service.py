@@ -92,6 +92,11 @@ class Code(Service):
         self.tool(annotations=RUNS, task=task, output_schema=output_schema)(self.run_saved)
         self.tool(annotations=FORGETS)(self.forget_saved)
 
+    @property
+    def saves(self) -> bool:
+        """Whether there may be saved scripts: the store lasts, or something was stored in it."""
+        return self._store.lasts or self._store.is_open
+
     def added(self, server: Server) -> None:
         self._server = server
         self._store.url = store_url(self._given_store, server)
