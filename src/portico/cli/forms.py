@@ -339,6 +339,13 @@ FORMS: dict[str, CommandForm] = {
                     help="serve the built-in services to every user of this machine, without a token",
                 ),
                 flag(
+                    "--console",
+                    default="local",
+                    metavar="WHO",
+                    help="the page for people: off; local: for browsers on this machine, with the link that is printed "
+                    "(the default); scope:NAME: for everybody whose token has that scope",
+                ),
+                flag(
                     "--stateless",
                     action="store_true",
                     help="keep no sessions: any process answers; without questions, server streams and subscriptions",
