@@ -55,7 +55,9 @@ async def fill(url: str, token: str) -> None:
         for text, labels, status in ITEMS:
             made = await client.call_tool("create_task", {"description": text, "labels": labels})
             ids.append(made.structured["id"])
-            for step in {"pending": [], "in_progress": ["in_progress"], "completed": ["in_progress", "completed"]}[status]:
+            for step in {"pending": [], "in_progress": ["in_progress"], "completed": ["in_progress", "completed"]}[
+                status
+            ]:
                 await client.call_tool("update_task", {"id": ids[-1], "status": step, "worker": "anna"})
         await client.call_tool("add_blocker", {"task_id": ids[0], "blocked_by_id": ids[1]})
 
