@@ -163,6 +163,8 @@ class Server(FamiliarServer, Registrar):
         if auth is not None:
             self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
+        # Told of the exchange when there is one: for pages that show what passes through it.
+        self.on_http: list[Callable[[Any], None]] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
         # Which those are, by alias.
