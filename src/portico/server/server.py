@@ -157,7 +157,7 @@ class Server(FamiliarServer, Registrar):
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
-            self._lifespans.add(self, partial(lifespan, self))
+            self._lifespans.add(_OWN, partial(lifespan, self))
         # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
         self.auth: ResourceServer | None = None
         if auth is not None:
@@ -253,7 +253,7 @@ class Server(FamiliarServer, Registrar):
     @property
     def yielded(self) -> Any:
         """What the lifespan of this server has yielded; None before, and without one."""
-        return self._lifespans.value(self)
+        return self._lifespans.value(_OWN)
 
     # Answering
 
@@ -737,6 +737,8 @@ class Server(FamiliarServer, Registrar):
         return cast("Application", _endpoint().asgi(self, **options))
 
 
+# The lifespan that a server was given, among those of its services.
+_OWN = "the server's own"
 _STRANGER = Call(method="tools/call", address="")
 
 
