@@ -180,6 +180,9 @@ class Fleet:
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
         return self._search.find(endpoint, id, request, writer, again)
 
+    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        return self._search.find_parked(params, request, writer, again)
+
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         self.delivery.receive(request, writer)
 

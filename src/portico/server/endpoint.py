@@ -25,7 +25,7 @@ from portico.fleet.folder import shared_folder
 from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
-from portico.server.asking.request_state import use_keys
+from portico.server.asking.request_state import use_keys, use_place
 from portico.server.asking.spent import use_store
 from portico.server.proofs import SharedReplays
 from portico.store.database import parse
@@ -208,6 +208,7 @@ def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
 
     fleet = Fleet(place, made, use, server.subscriptions.publish)
     server.subscriptions.spread = fleet.spread
+    use_place(fleet.new_id)
     return fleet
 
 
@@ -233,6 +234,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
             yield fleet
         finally:
             server.subscriptions.spread = None
+            use_place(None)
             await fleet.close()
 
 
