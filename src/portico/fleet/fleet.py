@@ -105,6 +105,7 @@ class Fleet:
         self._search = SessionSearch(self.id, self._ids, rows, self._sessions, self.delivery, self._errands)
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
         self._errands.do(self._spreading.hear())
+        await self._spreading.catch_up()
         self._exchange.join(self)
         await self._inner.start_on([self._folder.listen()])
 
