@@ -249,8 +249,9 @@ FORMS: dict[str, CommandForm] = {
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
                 flag(
                     "--face",
-                    choices=("all", "search", "auto"),
-                    help="show find_tools and call_tool in place of all tools; auto: if there are many",
+                    choices=("all", "search", "code", "auto"),
+                    help="search: show find_tools and call_tool in place of all tools; code: find_tools and run; "
+                    "auto: search, if there are many",
                 ),
             ),
             "the built-in services": (
@@ -336,6 +337,13 @@ FORMS: dict[str, CommandForm] = {
                     "--open",
                     action="store_true",
                     help="serve the built-in services to every user of this machine, without a token",
+                ),
+                flag(
+                    "--console",
+                    default="local",
+                    metavar="WHO",
+                    help="the page for people: off; local: for browsers on this machine, with the link that is printed "
+                    "(the default); scope:NAME: for everybody whose token has that scope",
                 ),
                 flag(
                     "--stateless",

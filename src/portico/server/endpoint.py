@@ -48,9 +48,12 @@ MOST_WORKERS = 512
 def exchange(server: Server, settings: Settings) -> Exchange:
     settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
     _share_proofs(server)
-    return Exchange(
+    made = Exchange(
         server.front, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
     )
+    for told in server.on_http:
+        told(made)
+    return made
 
 
 def _share_proofs(server: Server) -> None:

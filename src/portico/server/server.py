@@ -164,6 +164,8 @@ class Server(FamiliarServer, Registrar):
         if auth is not None:
             self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
+        # Told of the exchange when there is one: for pages that show what passes through it.
+        self.on_http: list[Callable[[Any], None]] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
         # Which those are, by alias.
@@ -449,9 +451,12 @@ class Server(FamiliarServer, Registrar):
 
     def owned(self, component: Component) -> Owned:
         """The same for a component of this server."""
-        owner = getattr(component, "owner", "") or self.name
+        owner = getattr(component, "owner", "") or self.info.name
         if isinstance(component, Tool):
-            return Owned(owner, component.inward)
+            known = component.owned
+            if known is None or known[0] != owner or known[1] != component.inward:
+                known = component.owned = Owned(owner, component.inward)
+            return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
 
     def canonical(self, kind: Kind, name: str) -> str | None:
