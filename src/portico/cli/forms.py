@@ -250,8 +250,9 @@ FORMS: dict[str, CommandForm] = {
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
                 flag(
                     "--face",
-                    choices=("all", "search", "auto"),
-                    help="show find_tools and call_tool in place of all tools; auto: if there are many",
+                    choices=("all", "search", "code", "auto"),
+                    help="search: show find_tools and call_tool in place of all tools; code: find_tools and run; "
+                    "auto: search, if there are many",
                 ),
             ),
             "the built-in services": (
