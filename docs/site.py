@@ -1,4 +1,4 @@
-"""What makes the site of the documentation: pages that are not files in docs/, links to files that are not pages, llms.txt.
+"""What makes the site: pages that are not files in docs/, links to files that are not pages, llms.txt.
 
 A hook of mkdocs (`make docs`). Every link leads somewhere, and nothing comes from another host, or the build fails.
 """
@@ -19,7 +19,9 @@ ROOT = Path(__file__).parent.parent
 ELSEWHERE = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yaml": "yaml", ".lock": "text"}
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+(?:\n[^\]\n]+)?)\]\((?P<to>[^)\s#]*)(?P<part>#[^)\s]*)?\)")
-LOADED = re.compile(r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\ssrc=["']?(https?:)?//|<link\b[^>]*\srel=["']?(?:stylesheet|preconnect|icon)["']?[^>]*\shref=["']?(https?:)?//""")
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\ssrc=["']?(https?:)?//|<link\b[^>]*\srel=["']?(?:stylesheet|preconnect|icon)["']?[^>]*\shref=["']?(https?:)?//"""
+)
 # Of the public modules, and what its page says first.
 REFERENCE = {
     "portico": "The names for everybody: `from portico import Server`.",
@@ -124,7 +126,9 @@ def on_post_build(config: Any) -> None:
             raise PluginError(f"{page.relative_to(site)} loads something from another host: {outside[0][:200]}")
     pages = {place: text for place, text in sorted(_texts.items()) if not place.startswith("reference/")}
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", "## Pages", ""]
-    lines += [f"- [{title}]({place.removesuffix('.md')}.html): {_first(text)}" for place, (title, text) in pages.items()]
+    lines += [
+        f"- [{title}]({place.removesuffix('.md')}.html): {_first(text)}" for place, (title, text) in pages.items()
+    ]
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
     whole = [f"<!-- {place} -->\n\n{text}" for place, (_, text) in pages.items() if not place.startswith("examples/")]
     (site / "llms-full.txt").write_text("\n\n".join(whole))

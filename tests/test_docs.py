@@ -7,8 +7,8 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
