@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -189,14 +190,23 @@ class FleetRows:
 
     # What has changed
 
-    async def tell(self, changes: list[str]) -> None:
-        """Tell the other workers."""
+    async def tell(self, changes: list[str], lasting: Sequence[tuple[str, str]] = ()) -> None:
+        """Tell the other workers; what is lasting also those that come later: a method, and a name."""
 
         def publish(tx: Transaction) -> None:
+            for method, name in lasting:
+                tx.run(
+                    "insert into portico_run_time_change (id, server, method, name, made_at) values (?, ?, ?, ?, ?)",
+                    (os.urandom(8).hex(), self._server, method, name, time.time()),
+                )
             for one in changes:
                 tx.publish(TOPIC, one)
 
         await self._database.write(publish, isolation="read committed")
+
+    async def kept_changes(self) -> list[tuple[str, str]]:
+        """What was told so, in order; forgotten when no other worker of this server is left that knows of it."""
+        return await self._database.write(partial(_kept_changes, self._worker, self._server))
 
     def heard(self) -> Subscription:
         return self._database.subscribe(TOPIC)
@@ -304,6 +314,21 @@ def _renew(row: WorkerRow, tx: Transaction) -> None:
 
 def _worker(id: str, tx: Transaction) -> WorkerRow | None:
     return tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
+
+
+def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str]]:
+    alive = tx.one(
+        int,
+        "select count(*) from portico_worker where server = ? and id <> ? and lease_until > ?",
+        (server, worker, time.time()),
+    )
+    if not alive:
+        tx.run("delete from portico_run_time_change where server = ?", (server,))
+    return tx.all(
+        tuple[str, str],
+        "select method, name from portico_run_time_change where server = ? order by made_at, id",
+        (server,),
+    )
 
 
 def _leave(worker: str, tx: Transaction) -> None:
