@@ -15,6 +15,7 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
 from portico.server.calling.dependencies import with_dependencies
@@ -73,9 +74,11 @@ class Body:
             self.authorize(call)
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
-        if retried or self._wants_context:
+        if retried or self._wants_context or CurrentCall.wanted:
             begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
             context = Context(call, runtime, begin)
+            if CurrentCall.wanted:
+                CurrentCall.context.set(context)
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
