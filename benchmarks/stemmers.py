@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 
-from portico.services.words import stem, words
+from portico.finding.words import stem, words
 
 Stem = Callable[[str], str]
 

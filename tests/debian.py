@@ -1,5 +1,5 @@
-"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex, nginx. Had where CI is set, and nowhere else:
-a person's machine is left as it is."""
+"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex, nginx, HAProxy. Had where CI is set, and
+nowhere else: a person's machine is left as it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,21 +35,27 @@ def install(package: str) -> None:
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run(["apt-get", "update"])
+        _update()
         _run(["apt-get", "install", "-y", "--no-install-recommends", package])
 
 
-def unpack(package: str, folder: Path) -> Path:
+def unpack(package: str, folder: Path, *libraries: str) -> Path:
     """Where a package lies that is not installed, so that nothing of it is started. Raises as `install` does."""
     if not os.environ.get("CI"):
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run(["apt-get", "update"])
-        _run(["apt-get", "download", package], folder)
-    (archive,) = folder.glob(f"{package}_*.deb")
-    _run(["dpkg-deb", "--extract", str(archive), str(folder / package)])
+        _update()
+        _run(["apt-get", "download", package, *libraries], folder)
+    for name in (package, *libraries):
+        (archive,) = folder.glob(f"{name}_*.deb")
+        _run(["dpkg-deb", "--extract", str(archive), str(folder / package)])
     return folder / package
+
+
+@cache
+def _update() -> None:
+    _run(["apt-get", "update"])
 
 
 def _run(command: list[str], folder: Path | None = None) -> None:

@@ -32,17 +32,20 @@ events {{ worker_connections 512; }}
 http {{
     access_log off;
     {temporary}
-    upstream behind {{ {servers} keepalive {pooled}; }}
-    server {{
-        listen 127.0.0.1:{port};
-        location {prefix}/ {{
-            proxy_pass http://behind{inner};
-            proxy_set_header X-Forwarded-For $remote_addr;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host 127.0.0.1:{behind};
-            proxy_buffering off;
-        }}
+    {http}
+}}
+"""
+IN_FRONT = """
+upstream behind {{ {servers} keepalive {pooled}; }}
+server {{
+    listen 127.0.0.1:{port};
+    location {prefix}/ {{
+        proxy_pass http://behind{inner};
+        proxy_set_header X-Forwarded-For $remote_addr;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_set_header Host 127.0.0.1:{behind};
+        proxy_buffering off;
     }}
 }}
 """
@@ -51,39 +54,44 @@ http {{
 @contextmanager
 def in_front_of(behind: int, *others: int, pooled: int, prefix: str = "") -> Iterator[int]:
     """The port that it listens on. What is behind it takes turns. A prefix is taken away on the way in."""
+    port = free_port()
+    servers = " ".join(f"server 127.0.0.1:{one};" for one in (behind, *others))
+    inner = "/" if prefix else ""
+    http = IN_FRONT.format(behind=behind, prefix=prefix, inner=inner, servers=servers, port=port, pooled=pooled)
+    with running(http, port):
+        yield port
+
+
+@contextmanager
+def running(http: str, port: int) -> Iterator[None]:
+    """With these settings for HTTP, by which it listens on the port."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = shutil.which("nginx") or debian.unpack("nginx", folder) / "usr/sbin/nginx"
-        port = _free_port()
         settings = SETTINGS.format(
             user="user root;" if os.getuid() == 0 else "",
             folder=folder,
-            behind=behind,
-            prefix=prefix,
-            inner="/" if prefix else "",
-            servers=" ".join(f"server 127.0.0.1:{one};" for one in (behind, *others)),
-            port=port,
-            pooled=pooled,
+            http=http,
             temporary=" ".join(f"{one}_temp_path {folder}/{one};" for one in TEMPORARY),
         )
         (folder / "nginx.conf").write_text(settings)
         command = [program, "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "log"]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
             try:
-                _wait_for(port, process, folder / "log")
-                yield port
+                wait_for(port, process, folder / "log")
+                yield
             finally:
                 process.terminate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -91,4 +99,4 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             return
         except OSError:
             time.sleep(0.02)  # it does not say when it is ready
-    raise RuntimeError(f"nginx does not listen: {log.read_text() if log.exists() else ''}")
+    raise RuntimeError(f"it does not listen: {log.read_text() if log.exists() else ''}")

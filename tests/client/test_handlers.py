@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server
-from portico.client import client as clients
+from portico.client import hearing
 from portico.rpc import door
 from portico.rpc.call import Call
 from portico.schema.reader import defaults_of
@@ -269,7 +269,7 @@ async def test_handlers_may_wait(revision: str) -> None:
 
 @pytest.mark.requirement("progress.flooding")
 async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MOST_HANDLED", 10)
+    monkeypatch.setattr(hearing, "MOST_HANDLED", 10)
     begun = 0
     go_on = asyncio.Event()
 

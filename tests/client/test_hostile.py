@@ -19,7 +19,7 @@ from msgspec import Raw
 from scripted import Endpoint, Peer, Request
 
 from portico import Client, ProtocolError
-from portico.client import client as clients
+from portico.client import lists, requests
 from portico.rpc.call import Call
 from portico.schema.check import with_formats
 from portico.transport import process
@@ -396,10 +396,10 @@ def endless(habit: str) -> Callable[[Call], Any]:
 async def test_a_list_without_end_has_one(
     habit: str, complaint: str, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "MOST_PAGES", 200)
-    monkeypatch.setattr(clients, "MOST_LISTED", 5000)
-    monkeypatch.setattr(clients, "LONGEST_PAGE", 500_000)
-    monkeypatch.setattr(clients, "LONGEST_LIST", 1_000_000)
+    monkeypatch.setattr(lists, "MOST_PAGES", 200)
+    monkeypatch.setattr(lists, "MOST_LISTED", 5000)
+    monkeypatch.setattr(lists, "LONGEST_PAGE", 500_000)
+    monkeypatch.setattr(lists, "LONGEST_LIST", 1_000_000)
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit)), revision=revision) as client:
         with pytest.raises(ProtocolError, match=complaint) as raised:
             await client.list_tools()
@@ -417,8 +417,8 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MOST_PAGES", 5)
-    monkeypatch.setattr(clients, "MOST_LISTED", 5)
+    monkeypatch.setattr(lists, "MOST_PAGES", 5)
+    monkeypatch.setattr(lists, "MOST_LISTED", 5)
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless("small pages"))) as client:
         seen = 0
         async for _ in client.iter_tools():
@@ -433,7 +433,7 @@ async def test_an_answer_of_very_many_small_things_is_not_taken_apart(
     revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bytes there are a hundred here."""
-    monkeypatch.setattr(clients, "MOST_VALUES", 1000)
+    monkeypatch.setattr(requests, "MOST_VALUES", 1000)
     texts = b'{"resultType":"complete","content":[{"type":"text","text":"' + b'[,{\\"' * 5000 + b'"}]}'
     values = b'{"resultType":"complete","content":[],"structuredContent":{"x":[' + b"[]," * 5000 + b"0]}}"
     said = values

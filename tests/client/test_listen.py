@@ -81,7 +81,7 @@ async def test_a_loop_needs_no_block(revision: str) -> None:
         task.cancel()
         await asyncio.wait({task})
         # Who is gone is not told any more.
-        assert client._listeners == set()
+        assert client._hearing.listeners == set()
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -219,7 +219,7 @@ async def test_a_server_that_never_says_yes_is_not_waited_for_without_end() -> N
         with pytest.raises(TimedOut, match=r"acknowledged within 0\.05 s"):
             async with client.listen(tools=True):
                 pass
-        assert client._listeners == set()
+        assert client._hearing.listeners == set()
 
 
 @pytest.mark.broken_frames("a server that says no more than it has to")

@@ -307,9 +307,9 @@ async def test_a_promise_is_looked_for_until_it_is_found(revision: str) -> None:
     async with Client(server, revision=revision) as client:
         for _ in range(2):
             assert (await client.call_tool("t2")).data == {"n": 1}
-        assert (pages, list(client._promises)) == (2, ["t2"])
+        assert (pages, list(client._promises.known)) == (2, ["t2"])
         await client.call_tool("t1")
-        assert (pages, list(client._promises)) == (3, ["t2", "t1"])
+        assert (pages, list(client._promises.known)) == (3, ["t2", "t1"])
         assert len(await client.list_tools()) == 8
         before = pages
         await client.call_tool("t7")

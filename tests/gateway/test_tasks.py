@@ -154,7 +154,7 @@ async def test_a_listener_hears_of_a_task(below: str) -> None:
     async with client_of(gateway, "2026-07-28") as client:
         await gateway.settle(20)
         task = await client.start_task("one_endless")
-        heard: asyncio.Event = client._news_of(task.id)
+        heard: asyncio.Event = client._hearing.news_of(task.id)
         from portico.wire.subscriptions import Filter
 
         async with client.listen(Filter(task_ids=[task.id])) as changes:

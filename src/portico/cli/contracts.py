@@ -22,7 +22,7 @@ from portico.schema.explain import fields
 from portico.schema.problems import did_you_mean
 from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.surface import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
 from portico.services.contracts.diff import (

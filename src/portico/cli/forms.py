@@ -247,6 +247,11 @@ FORMS: dict[str, CommandForm] = {
                 ),
                 flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
+                flag(
+                    "--face",
+                    choices=("all", "search", "auto"),
+                    help="show find_tools and call_tool in place of all tools; auto: if there are many",
+                ),
             ),
             "the built-in services": (
                 flag("--services", metavar="NAMES", help="which ones, separated by commas"),
@@ -331,6 +336,13 @@ FORMS: dict[str, CommandForm] = {
                     "--open",
                     action="store_true",
                     help="serve the built-in services to every user of this machine, without a token",
+                ),
+                flag(
+                    "--console",
+                    default="local",
+                    metavar="WHO",
+                    help="the page for people: off; local: for browsers on this machine, with the link that is printed "
+                    "(the default); scope:NAME: for everybody whose token has that scope",
                 ),
                 flag(
                     "--stateless",
@@ -472,6 +484,23 @@ FORMS: dict[str, CommandForm] = {
             )
         },
         "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
+    ),
+    "status": CommandForm(
+        "portico status [options]",
+        "The processes that are one server, by the store that they share: workers, how many sessions each has, and\n"
+        "what is held for a time. Without --store: the stores of the data directory, and the supervisors of this\n"
+        "user on this machine whose servers have no store.",
+        (),
+        {
+            "": (
+                *_STORE,
+                _SHORT_OUTPUT,
+                _JSON,
+                flag("--sessions", action="store_true", help="the sessions too, those that were written last first"),
+                _limit(50),
+            )
+        },
+        "Exit status: 0; 2 for a mistake on this line, or a store that is not there.",
     ),
     "audit": CommandForm(
         "portico audit verify | list | export | head [options]",

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import isawaitable
 from itertools import count
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import astuple, replace
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import explained
 from portico.client import results
-from portico.client.cache import CACHEABLE, Cache
+from portico.client.cache import Cache
+from portico.client.hearing import Hearing, LogHandler, MessageHandler
 from portico.client.inputs import (
     FORMS,
     ElicitationHandler,
@@ -33,32 +30,32 @@ from portico.client.inputs import (
     UnfitAnswer,
 )
 from portico.client.listen import ChangeListener
-from portico.client.results import BrokenPromise, CallToolResult, Promise, T
+from portico.client.lists import Lists
+from portico.client.promises import Promises
+from portico.client.requests import CallProgress, ProgressHandler, Requests
+from portico.client.results import BrokenPromise, CallToolResult, T
 from portico.client.tasks import RemoteTask, handle
-from portico.rpc.call import Call, Handler, Listening
+from portico.rpc.call import Call, Handler
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import RequestSender
-from portico.transport.link import Link, Trace
+from portico.transport.link import Trace
 from portico.transport.targets import Target, names_several, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
-from portico.wire import notices
 from portico.wire.capabilities import TASK_CALLS, declares
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
 from portico.wire.errors import (
     Error,
     HeaderMismatch,
-    InvalidParams,
     MissingCapability,
     ProtocolError,
     ToolError,
     UsageError,
 )
-from portico.wire.inputs import ElicitResult, InputRequest, InputRequiredResult
+from portico.wire.inputs import ElicitResult
 from portico.wire.jsonrpc import encode
 from portico.wire.meta import CLIENT_CAPABILITIES, Implementation, LogLevel, ServerCapabilities
-from portico.wire.methods import ASKABLE, METHODS, plainly
 from portico.wire.prompts import GetPromptResult, Prompt
 from portico.wire.resources import Resource, ResourceTemplate
 from portico.wire.revisions import REVISIONS, V2025_06_18, V2025_11_25, Revision
@@ -70,53 +67,9 @@ if TYPE_CHECKING:
     from portico.client.authorization import Auth
     from portico.transport.http_client.authorizer import Visitor
 
-MOST_ROUNDS = 10
-# What one answer may be made of, besides the bytes that it may have.
-MOST_VALUES = 5_000_000
-# What is listed at once has an end, whatever the server says: so many entries, so many bytes a page and in all.
-MOST_LISTED = 100_000
-LONGEST_PAGE = 16 * 1024 * 1024
-LONGEST_LIST = 32 * 1024 * 1024
-MOST_PAGES = 10_000
-MOST_EMPTY = 100
-# What a server may ask at once, and how many of its notices may be in the hands of handlers.
-MOST_QUESTIONS = 100
-MOST_HANDLED = 1000
-MOST_FOLLOWED = 10_000
 GOODBYE_SECONDS = 2.0
 
 log = logging.getLogger("portico")
-
-LogHandler = Callable[[notices.MessageParams], Any]
-ProgressHandler = Callable[[float, float | None, str | None], Any]
-MessageHandler = Callable[[str, Raw], Any]
-
-
-class _Progress(Struct, frozen=True):
-    """The progress token of a call, the same in all its rounds, and what is told of its progress."""
-
-    token: int
-    handler: ProgressHandler
-
-
-class _Kind(Struct):
-    # A missing resultType counts as "complete": older servers do not say it.
-    result_type: str = msgspec.field(default="complete", name="resultType")
-
-
-class _ToolName(Struct):
-    name: str
-
-
-class _NamesPage(Struct, rename="camel"):
-    """A page of the tools, of which only the names are read."""
-
-    tools: list[_ToolName]
-    next_cursor: str | UnsetType | None = UNSET
-
-
-class _RawPage(Struct):
-    tools: list[Raw]
 
 
 def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
@@ -226,20 +179,17 @@ class Client:
             on_reopened=self._on_reopened,
             on_gap=self._on_gap,
         )
-        self._log_handler = log_handler
         self._progress = progress_handler
-        self._messages = message_handler
         self._tokens = count(1)
-        # What the server says on the way to a result is heard like all else that it says.
-        self._listening = Listening(self._notice)
-        self._handling: set[asyncio.Task[None]] = set()
-        self._listeners: set[ChangeListener] = set()
-        self._news: dict[str, asyncio.Event] = {}
         self._subscribed: dict[str, int] = {}
         self._cache = Cache(time.monotonic)
-        # What the tools promise, as far as they were looked at; and whether others need not be looked for.
-        self._promises: dict[str, Promise] = {}
-        self._knows_all = False
+        self._hearing = Hearing(
+            self._cache, log_handler, message_handler, lambda: self._promises.forget(), lambda: self._upstream.modern
+        )
+        # What the server says on the way to a result is heard like all else that it says.
+        self._requests = Requests(self._upstream, self.inputs, self._cache, self._hearing.hear, timeout)
+        self._lists = Lists(self._upstream, self._requests, self._cache)
+        self._promises = Promises(self._lists, self._requests)
 
     # Who is there
 
@@ -263,6 +213,11 @@ class Client:
     def is_modern(self) -> bool:
         """Whether the server speaks 2026-07-28."""
         return self._upstream.modern
+
+    @property
+    def upstream(self) -> Upstream:
+        """The connection below it."""
+        return self._upstream
 
     # Opening and closing, from any task
 
@@ -293,34 +248,30 @@ class Client:
             raise
 
     async def close(self) -> None:
-        for listener in list(self._listeners):
+        for listener in list(self._hearing.listeners):
             await listener.close(polite=False)
         await self._upstream.close()
-        for task in self._handling:
-            task.cancel()
+        self._hearing.close()
 
     async def _on_reopened(self) -> None:
         """The server is a new one, and does not know what we told the old one."""
         self._cache.clear()
-        self._forget_promises()
+        self._promises.forget()
         if not self._upstream.modern:
             await self._tell_log_level()
             for uri in list(self._subscribed):
                 try:
-                    await self._result("resources/subscribe", {"uri": uri})
+                    await self._requests.result("resources/subscribe", {"uri": uri})
                 except ProtocolError as failure:
-                    log.warning("%s: %s is not subscribed to again: %s", self._name, uri[:200], failure)
-        for listener in list(self._listeners):
+                    log.warning("%s: %s is not subscribed to again: %s", self._requests.name, uri[:200], failure)
+        for listener in list(self._hearing.listeners):
             listener.reopened()
 
     def _on_gap(self) -> None:
         """Notifications may have been missed, or will be until the next request mends the connection."""
-        self._forget_promises()
-        for listener in list(self._listeners):
+        self._promises.forget()
+        for listener in list(self._hearing.listeners):
             listener.lost()
-
-    def _forget_promises(self) -> None:
-        self._promises, self._knows_all = {}, False
 
     async def _tell_log_level(self) -> None:
         """The level that was wished for at the start. A server that has no logs is not asked for any."""
@@ -332,7 +283,7 @@ class Client:
 
     def _answer(self, call: Call) -> Any:
         if call.id is None:
-            self._notice(call.method, call.params)
+            self._hearing.hear(call.method, call.params)
             return None
         return EmptyResult() if call.method == "ping" else self._answer_question(call)
 
@@ -341,63 +292,8 @@ class Client:
         try:
             return await self.inputs.answer(call.method, call.params, self.revision)
         except UnfitAnswer as mistake:
-            log.error("%s: %s", self._name, mistake)
+            log.error("%s: %s", self._requests.name, mistake)
             return ElicitResult("cancel")
-
-    def _notice(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
-        """Handle a notification. What a handler raises is logged, never passed on."""
-        try:
-            waiting = [one for one in self._heard(method, params, on_progress) if isawaitable(one)]
-        except InvalidParams as failure:
-            log.debug("%s: %s", method, failure.message)
-        except Exception:
-            log.exception("error in %s", method)
-        else:
-            if waiting:
-                self._wait_for(method, waiting)
-
-    def _heard(self, method: str, params: Raw, on_progress: ProgressHandler | None) -> list[Any]:
-        """Returns what the handlers returned, which may have to be waited for."""
-        told = []
-        uri = None
-        if method == notices.PROGRESS and on_progress is not None:
-            progress = METHODS[method].decode(params)
-            told.append(on_progress(progress.progress, progress.total, progress.message))
-        elif method == notices.MESSAGE and self._log_handler is not None:
-            told.append(self._log_handler(METHODS[method].decode(params)))
-        elif method == notices.TOOLS_CHANGED:
-            self._forget_promises()
-        elif method == notices.RESOURCE_UPDATED:
-            uri = METHODS[method].decode(params).uri
-        elif method in (notices.TASK, notices.TASK_STATUS):
-            news = self._news.get(METHODS[method].decode(params).task_id)
-            if news is not None:
-                news.set()
-        self._cache.invalidate(method, uri)
-        for listener in list(self._listeners) if not self._upstream.modern else ():
-            listener.hear(method, params)
-        if self._messages is not None:
-            told.append(self._messages(method, params))
-        return told
-
-    def _wait_for(self, method: str, waiting: list[Any]) -> None:
-        """Handlers may be slow, and a server may have much to say: what cannot be kept up with is not handled."""
-        if len(self._handling) >= MOST_HANDLED:
-            for one in waiting:
-                if isinstance(one, Coroutine):
-                    one.close()
-            return
-
-        async def wait() -> None:
-            try:
-                for one in waiting:
-                    await one
-            except Exception:
-                log.exception("error in %s", method)
-
-        task = asyncio.get_running_loop().create_task(wait())
-        self._handling.add(task)
-        task.add_done_callback(self._handling.discard)
 
     # What we say to it
 
@@ -418,120 +314,7 @@ class Client:
 
         `repeatable`: it is sent again when the connection breaks. The default is yes, except for a tool's call.
         """
-        return await self._rounds(method, params, timeout, repeatable)
-
-    def _call(self, method: str, params: dict[str, Any], progress: _Progress | None = None) -> Call:
-        body = Raw(encode(params))
-        if progress is None:
-            return Call(method=method, params=body, id=0, reply=self._listening)
-        reply = Listening(partial(self._notice, on_progress=progress.handler))
-        return Call(method=method, params=body, id=0, progress_token=progress.token, reply=reply)
-
-    async def _rounds(
-        self,
-        method: str,
-        params: dict[str, Any],
-        timeout: float | None,
-        repeatable: bool | None,
-        wanted: Collection[str] = ("complete",),
-        progress: _Progress | None = None,
-        first: Raw | None = None,
-    ) -> Raw:
-        """The first result of a kind that is wanted. `first`: what the first round has given already."""
-        repeatable = method != "tools/call" if repeatable is None else repeatable
-        asked = params
-        for _ in range(MOST_ROUNDS + 1):
-            said = first
-            if said is None:
-                said = await self._upstream.ask(self._call(method, asked, progress), self._limit(timeout), repeatable)
-            first = None
-            kind = self._kind(method, said)
-            if kind in wanted:
-                return said
-            if kind != "input_required" or method not in ASKABLE:
-                raise ProtocolError(f"{self._name}: {method} gave a result of an unknown kind: {kind[:100]}")
-            # Each round carries its own answers only; what came before is in the state, which is the server's affair.
-            asked = {**params, **await self._answers(method, said)}
-        raise ProtocolError(f"{self._name}: {method} still asks after {MOST_ROUNDS} rounds")
-
-    def _limit(self, timeout: float | None) -> float | None:
-        return self.timeout if timeout is None else None if timeout == math.inf else timeout
-
-    def _kind(self, method: str, said: Raw) -> str:
-        # A value takes two bytes there, and here thirty times as much.
-        if len(bytes(said)) > 2 * MOST_VALUES and results.has_more_values(bytes(said), MOST_VALUES):
-            raise ProtocolError(f"{self._name}: {method} gave more than {MOST_VALUES} values at once")
-        kind: str = self._decoded(method, said, _Kind).result_type
-        return kind
-
-    @property
-    def _name(self) -> str:
-        name = self._upstream.name
-        return name if name != Link.name or self.server_info is None else self.server_info.name[:100]
-
-    async def _answers(self, method: str, said: Raw) -> dict[str, Any]:
-        asked: InputRequiredResult = self._decoded(method, said, InputRequiredResult)
-        again: dict[str, Any] = {}
-        if asked.input_requests is not UNSET:
-            if len(asked.input_requests) > MOST_QUESTIONS:
-                raise ProtocolError(f"{self._name}: {method} asks {len(asked.input_requests)} questions at once")
-            again["inputResponses"] = {key: await self._reply(method, one) for key, one in asked.input_requests.items()}
-        if asked.request_state is not UNSET:
-            again["requestState"] = asked.request_state
-        if not again:
-            raise ProtocolError(f"{self._name}: {method} asks for input, and says not for which")
-        return again
-
-    async def _reply(self, method: str, asked: InputRequest) -> Any:
-        if not self.inputs.can_answer(asked.method, self.revision):
-            raise ProtocolError(f"{self._name}: {method} asks for {asked.method[:100]}, for which there is no handler")
-        try:
-            return await self.inputs.answer(asked.method, Raw(encode(asked.params or {})), self.revision)
-        except (InvalidParams, RecursionError) as failure:
-            raise ProtocolError(f"{self._name}: {method} asks what cannot be answered: {failure}") from None
-
-    async def _result(
-        self,
-        method: str,
-        params: dict[str, Any],
-        timeout: float | None = None,
-        *,
-        repeatable: bool = True,
-        progress: _Progress | None = None,
-    ) -> Any:
-        """The result, decoded. Its type has the kind that is wanted in it, so it is looked for only if that fails."""
-        limit = self.timeout if timeout is None else self._limit(timeout)
-        said = await self._upstream.ask(self._call(method, params, progress), limit, repeatable)
-        try:
-            if len(bytes(said)) <= MOST_VALUES:
-                return msgspec.json.decode(said, type=METHODS[method].result)
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        said = await self._rounds(method, params, timeout, repeatable, progress=progress, first=said)
-        return self._decoded(method, said)
-
-    def _decoded(self, method: str, said: Raw, type: Any = None) -> Any:
-        """A result as its method has it, or as this type."""
-        try:
-            return msgspec.json.decode(said, type=METHODS[method].result if type is None else type)
-        except (msgspec.DecodeError, RecursionError) as failure:
-            raise ProtocolError(f"{self._name} gave an invalid result of {method}: {plainly(failure)}") from None
-
-    async def _cached(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Any:
-        return self._decoded(method, await self._cached_raw(method, params, fresh=fresh))
-
-    async def _cached_raw(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Raw:
-        """A result that may be cached, undecoded. Answers that questions led to are not."""
-        if not self._upstream.modern or method not in CACHEABLE:
-            return await self.request(method, params)
-        said = None if fresh else self._cache.get(method, params, self._upstream.link.identity)
-        if said is None:
-            since = self._cache.changes
-            said = await self._upstream.ask(self._call(method, params), self.timeout, True)
-            if self._kind(method, said) != "complete":
-                return await self._rounds(method, params, None, True, first=said)
-            self._cache.put(method, params, self._upstream.link.identity, said, since)
-        return said
+        return await self._requests.rounds(method, params, timeout, repeatable)
 
     # Tools
 
@@ -553,42 +336,46 @@ class Client:
         """
         if not self._upstream.modern and await self._task_support(name, timeout) == "required":
             task = await self.start_task(name, arguments, timeout=timeout)
-            return await task.result(timeout=self._limit(timeout), returns=returns, raise_on_error=raise_on_error)
+            return await task.result(
+                timeout=self._requests.limit(timeout), returns=returns, raise_on_error=raise_on_error
+            )
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         if repeatable is None:
-            known = self._promises.get(name) if self._trusts_annotations else None
+            known = self._promises.known.get(name) if self._trusts_annotations else None
             repeatable = known is not None and known.repeatable
         handler = on_progress or self._progress
-        progress = None if handler is None else _Progress(next(self._tokens), handler)
+        progress = None if handler is None else CallProgress(next(self._tokens), handler)
         try:
-            said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+            said = await self._requests.result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
         except HeaderMismatch:
             if not self._upstream.modern:
                 raise
             # The headers follow the tool's schema, so the schema must have changed (basic/transports).
             await self.list_tools(fresh=True)
-            said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+            said = await self._requests.result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
         except MissingCapability as missing:
             if EXTENSION not in missing.extensions:
                 raise
             task = await self.start_task(name, arguments, timeout=timeout)
-            return await task.result(timeout=self._limit(timeout), returns=returns, raise_on_error=raise_on_error)
+            return await task.result(
+                timeout=self._requests.limit(timeout), returns=returns, raise_on_error=raise_on_error
+            )
         return await self._read(name, said, returns, raise_on_error, timeout)
 
     async def _read(
         self, tool: str, said: ReceivedToolResult, returns: Any, raise_on_error: bool, timeout: float | None = None
     ) -> CallToolResult[Any]:
         """A tool's result, as its caller wants it."""
-        promised = self._promises.get(tool)
+        promised = self._promises.known.get(tool)
         if promised is None and said.structured_content is not UNSET and (self._validate or returns is None):
-            promised = await self._promised(tool, timeout)
-        read = partial(results.read, said, returns, name=f"{self._name}: {tool}", validate=self._validate)
+            promised = await self._promises.of(tool, timeout)
+        read = partial(results.read, said, returns, name=f"{self._requests.name}: {tool}", validate=self._validate)
         try:
             result = read(promised)
         except BrokenPromise:
             # The server may have been upgraded since its tools were listed.
-            self._forget_promises()
-            result = read(await self._promised(tool, timeout, fresh=True) or promised)
+            self._promises.forget()
+            result = read(await self._promises.of(tool, timeout, fresh=True) or promised)
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
@@ -617,7 +404,7 @@ class Client:
             params["_meta"] = {**(meta or {}), **self._declaring(EXTENSION)}
         elif await self._task_support(name, timeout) in ("optional", "required"):
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
-        said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))
+        said = await self._requests.rounds("tools/call", params, timeout, None, ("complete", "task"))
         return handle(self, name, said)
 
     async def _task_support(self, name: str, timeout: float | None) -> str:
@@ -626,7 +413,7 @@ class Client:
             return "forbidden"
         if not declares(self.server_capabilities, TASK_CALLS):
             return "forbidden"
-        promised = await self._promised(name, timeout)
+        promised = await self._promises.of(name, timeout)
         return "forbidden" if promised is None else promised.task_support
 
     def task(self, id: str, tool: str = "") -> RemoteTask:
@@ -637,144 +424,47 @@ class Client:
         """The `_meta` of a request that declares an extension besides what is always declared."""
         return {CLIENT_CAPABILITIES: self._upstream.identity.able_with(extension)}
 
-    def _news_of(self, task: str) -> asyncio.Event:
-        """Is set when a task is heard of."""
-        if len(self._news) >= MOST_FOLLOWED:
-            self._news.clear()
-        return self._news.setdefault(task, asyncio.Event())
-
-    async def _promised(self, name: str, timeout: float | None = None, *, fresh: bool = False) -> Promise | None:
-        """What a tool has promised. To know that, it has to be found among the tools, page by page."""
-        if name not in self._promises and not self._knows_all:
-            try:
-                async with asyncio.timeout(self._limit(timeout)):
-                    tool = await self._started_over(lambda: self._find_tool(name, fresh=fresh))
-            except (Error, TimeoutError) as failure:
-                log.debug("%s: what its tools promise is not known: %s", self._name, failure)
-                tool = None
-            if tool is None:
-                self._knows_all = True
-            else:
-                self._promises[name] = results.promise(tool)
-        return self._promises.get(name)
-
-    async def _find_tool(self, name: str, *, fresh: bool) -> Tool | None:
-        """Of the tools before it only the names are read."""
-        async for page, said in self._pages("tools/list", _NamesPage, fresh=fresh):
-            for at, one in enumerate(page.tools):
-                if one.name == name:
-                    found = self._decoded("tools/list", self._decoded("tools/list", said, _RawPage).tools[at], Tool)
-                    return next(iter(self._upstream.link.usable_tools([found])), None)
-        return None
-
     # Lists: `list_…` gives all, `iter_…` gives them as they come
-
-    async def _pages(self, method: str, kind: Any = None, *, fresh: bool = False) -> AsyncIterator[tuple[Any, Raw]]:
-        """Every page, as its method has it or as this kind, and undecoded. Only a missing cursor ends a list; an empty
-        one is a cursor."""
-        params: dict[str, Any] = {}
-        seen: set[str] = set()
-        empty = 0
-        while True:
-            said = await self._page(method, params, fresh=fresh)
-            if len(bytes(said)) > LONGEST_PAGE:
-                raise ProtocolError(f"{self._name}: {method} gave more than {LONGEST_PAGE} bytes at once")
-            page = self._decoded(method, said, kind)
-            yield page, said
-            cursor = page.next_cursor
-            if cursor is UNSET or cursor is None:
-                return
-            empty = 0 if any(isinstance(one, list) and one for one in astuple(page)) else empty + 1
-            if cursor in seen or empty > MOST_EMPTY:
-                what = "the same cursor again and again" if cursor in seen else "one empty page after the other"
-                raise ProtocolError(f"{self._name}: {method} gives {what}")
-            if len(seen) < MOST_PAGES:
-                seen.add(cursor)
-            params = {"cursor": cursor}
-
-    async def _page(self, method: str, params: dict[str, Any], *, fresh: bool) -> Raw:
-        try:
-            return await self._cached_raw(method, params, fresh=fresh)
-        except InvalidParams:
-            # The page before may have been kept for longer than its cursor was good (server/utilities/caching).
-            if params:
-                self._cache.forget(method)
-            raise
-
-    async def _started_over(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What looking through a list gives; once more from its beginning, if a page has led nowhere."""
-        changes = self._cache.changes
-        try:
-            return await look()
-        except InvalidParams:
-            if self._cache.changes == changes:
-                raise
-            return await look()
-
-    async def _all(self, method: str, member: str, *, fresh: bool = False) -> list[Any]:
-        return await self._started_over(lambda: self._gathered(method, member, fresh=fresh))
-
-    async def _gathered(self, method: str, member: str, *, fresh: bool) -> list[Any]:
-        found: list[Any] = []
-        pages = total = 0
-        async for page, said in self._pages(method, fresh=fresh):
-            found += self._entries(method, page, member)
-            pages += 1
-            total += len(bytes(said))
-            if len(found) > MOST_LISTED or total > LONGEST_LIST or pages > MOST_PAGES:
-                raise ProtocolError(
-                    f"{self._name}: {method} has no end: {len(found)} entries, and more to come. Use the iterator."
-                )
-        return found
-
-    async def _each(self, method: str, member: str) -> AsyncIterator[Any]:
-        async for page, _ in self._pages(method):
-            for one in self._entries(method, page, member):
-                yield one
-
-    def _entries(self, method: str, page: Any, member: str) -> list[Any]:
-        found: list[Any] = getattr(page, member)
-        return self._upstream.link.usable_tools(found) if method == "tools/list" else found
 
     async def list_tools(self, *, fresh: bool = False) -> list[Tool]:
         """All tools. `fresh`: not from what was kept."""
-        tools = await self._all("tools/list", "tools", fresh=fresh)
-        self._promises, self._knows_all = {tool.name: results.promise(tool) for tool in tools}, True
+        tools = await self._lists.all("tools/list", "tools", fresh=fresh)
+        self._promises.learn(tools)
         return tools
 
     async def list_resources(self) -> list[Resource]:
-        return await self._all("resources/list", "resources")
+        return await self._lists.all("resources/list", "resources")
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        return await self._all("resources/templates/list", "resource_templates")
+        return await self._lists.all("resources/templates/list", "resource_templates")
 
     async def list_prompts(self) -> list[Prompt]:
-        return await self._all("prompts/list", "prompts")
+        return await self._lists.all("prompts/list", "prompts")
 
     def iter_tools(self) -> AsyncIterator[Tool]:
-        return self._each("tools/list", "tools")
+        return self._lists.each("tools/list", "tools")
 
     def iter_resources(self) -> AsyncIterator[Resource]:
-        return self._each("resources/list", "resources")
+        return self._lists.each("resources/list", "resources")
 
     def iter_resource_templates(self) -> AsyncIterator[ResourceTemplate]:
-        return self._each("resources/templates/list", "resource_templates")
+        return self._lists.each("resources/templates/list", "resource_templates")
 
     def iter_prompts(self) -> AsyncIterator[Prompt]:
-        return self._each("prompts/list", "prompts")
+        return self._lists.each("prompts/list", "prompts")
 
     # The rest, one method for each thing
 
     async def ping(self) -> None:
         """Whether the server answers. 2026-07-28 has no ping, so there it is asked who it is."""
-        await self._result("server/discover" if self._upstream.modern else "ping", {})
+        await self._requests.result("server/discover" if self._upstream.modern else "ping", {})
 
     async def read_resource(self, uri: str) -> list[Contents]:
-        said = await self._cached("resources/read", {"uri": uri})
+        said = await self._requests.cached("resources/read", {"uri": uri})
         return said.contents  # type: ignore[no-any-return]
 
     async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> GetPromptResult:
-        said = await self._result("prompts/get", {"name": name, "arguments": arguments or {}})
+        said = await self._requests.result("prompts/get", {"name": name, "arguments": arguments or {}})
         return said  # type: ignore[no-any-return]
 
     async def complete(
@@ -787,14 +477,14 @@ class Client:
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context is not None and self.revision >= V2025_06_18:
             params["context"] = {"arguments": context}
-        said = await self._result("completion/complete", params)
+        said = await self._requests.result("completion/complete", params)
         return said.completion  # type: ignore[no-any-return]
 
     async def set_log_level(self, level: LogLevel) -> None:
         """How much the server should say: for the session, or with each request from now on."""
         self._upstream.set_log_level(level)
         if not self._upstream.modern:
-            await self._result("logging/setLevel", {"level": level})
+            await self._requests.result("logging/setLevel", {"level": level})
 
     async def subscribe(self, uri: str) -> None:
         if self._upstream.modern:
@@ -803,7 +493,7 @@ class Client:
         if self._subscribed[uri] > 1:
             return
         try:
-            await self._result("resources/subscribe", {"uri": uri})
+            await self._requests.result("resources/subscribe", {"uri": uri})
         except BaseException:
             self._release(uri)
             raise
@@ -812,7 +502,7 @@ class Client:
         if self._upstream.modern:
             raise UsageError("2026-07-28 has no resources/unsubscribe: leave `listen`")
         if self._release(uri):
-            await self._result("resources/unsubscribe", {"uri": uri})
+            await self._requests.result("resources/unsubscribe", {"uri": uri})
 
     def _release(self, uri: str) -> bool:
         """Whether that was the last subscription of this client."""
@@ -825,9 +515,9 @@ class Client:
         """Unsubscribe if the server is there to be told; it is not started again for it, nor waited for long."""
         if self._release(uri) and not self._upstream.modern and not self._upstream.link.closed:
             try:
-                await self._result("resources/unsubscribe", {"uri": uri}, GOODBYE_SECONDS)
+                await self._requests.result("resources/unsubscribe", {"uri": uri}, GOODBYE_SECONDS)
             except Error as failure:
-                log.debug("%s: %s", self._name, failure)
+                log.debug("%s: %s", self._requests.name, failure)
 
     @explained
     def listen(
@@ -844,8 +534,8 @@ class Client:
         return ChangeListener(
             self._upstream,
             wanted,
-            self._listeners,
-            self._notice,
+            self._hearing.listeners,
+            self._hearing.hear,
             self.subscribe,
             self._unsubscribe_quietly,
             self.timeout,

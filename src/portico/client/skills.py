@@ -48,13 +48,13 @@ class SkillMismatch(ProtocolError):
 async def list_skills(client: Client, *, fresh: bool = False) -> list[Skill]:
     """Every skill that the server lists: it may list a part of them, or none. `fresh`: not from what was kept."""
     _declared(client)
-    return await client._all("skills/list", "skills", fresh=fresh)
+    return await client._lists.all("skills/list", "skills", fresh=fresh)
 
 
 async def get_skill(client: Client, uri: str) -> Skill:
     """One skill as it is now, by the URI of its SKILL.md, also if it is not listed."""
     _declared(client)
-    said: GetSkillResult = await client._result("skills/get", {"uri": uri})
+    said: GetSkillResult = await client._requests.result("skills/get", {"uri": uri})
     if said.skill.uri != uri:
         raise SkillMismatch(uri, f"the server answers with the skill {_brief(said.skill.uri)}")
     return said.skill
@@ -164,7 +164,7 @@ async def _read_dynamic(client: Client, skill: Skill, uri: str, *, unverified: b
 
 
 async def _fetch(client: Client, uri: str, *, fresh: bool) -> tuple[bytes, bool]:
-    said = await client._cached("resources/read", {"uri": uri}, fresh=fresh)
+    said = await client._requests.cached("resources/read", {"uri": uri}, fresh=fresh)
     found: list[Contents] = [one for one in said.contents if one.uri == uri]
     if len(found) != 1:
         raise SkillMismatch(uri, f"the server gave {len(said.contents)} contents, and {len(found)} of this file")

@@ -58,7 +58,7 @@ class RemoteTask:
         """Ask how it stands."""
         if self._done is None:
             said = await self._client.request("tasks/get", self._params())
-            self.note(self._client._decoded("tasks/get", said, DetailedTask))
+            self.note(self._client._requests.decoded("tasks/get", said, DetailedTask))
         return self.status
 
     def note(self, seen: DetailedTask) -> None:
@@ -94,7 +94,7 @@ class RemoteTask:
                 said = self._done if self._done is not None else await self._wait()
         except TimeoutError:
             raise TimedOut(f"the task {self.id} was not done within {timeout:g} s; it goes on") from None
-        received = self._client._decoded("tools/call", said)
+        received = self._client._requests.decoded("tools/call", said)
         return await self._client._read(self.tool, received, returns, raise_on_error)
 
     async def _wait(self) -> Raw:
@@ -103,7 +103,7 @@ class RemoteTask:
             return await self._client.request("tasks/result", self._params(), timeout=float("inf"))
         async with AsyncExitStack() as stack:
             rest = MISSED_POLL_SECONDS if await self._listen(stack) else None
-            news = self._client._news_of(self.id)
+            news = self._client._hearing.news_of(self.id)
             while (await self._fresh(news)) not in ENDED:
                 if self.status == "input_required":
                     await self._answer()
@@ -138,7 +138,7 @@ class RemoteTask:
             await asyncio.sleep(min(self._poll, POLL_SECONDS))
             return
         for key, one in new.items():
-            answer = await self._client._reply("tasks/get", InputRequest(one["method"], one.get("params")))
+            answer = await self._client._requests.reply("tasks/get", InputRequest(one["method"], one.get("params")))
             self._answered.add(key)
             await self._client.request("tasks/update", {**self._params(), "inputResponses": {key: answer}})
 
@@ -159,7 +159,7 @@ class RemoteTask:
 
 def handle(client: Client, tool: str, said: Raw) -> RemoteTask:
     """The task that a call has become; or one that is over, because the server answered at once."""
-    found: _Handle = client._decoded("tools/call", said, _Handle)
+    found: _Handle = client._requests.decoded("tools/call", said, _Handle)
     id = found.task.task_id if found.task is not None else found.task_id
     task = RemoteTask(client, id, tool)
     if not id:

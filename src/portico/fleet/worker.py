@@ -44,7 +44,7 @@ class FleetWorker:
                 await self._fleet.start()
                 sockets = self._post.sockets
                 await self._listener.start_on(sockets, self._place.tls())
-                self._fleet.receive_by(self._listener)
+                self._fleet.delivery.take_connections(self._listener)
                 self._fleet.listens_at(self._place.address(sockets[0]))
                 self._post.tell(ready=True)
                 await self._stop.wait()
@@ -67,12 +67,12 @@ class FleetWorker:
 
     async def _retire(self) -> None:
         """Leave the sessions to the others, each as soon as nothing is worked on in it; then the connections."""
-        self._fleet.refuse_connections()
+        self._fleet.delivery.refuse_connections()
         self._listener.retire()
         until = time.monotonic() + self._place.grace
         while True:
             stay = await self._fleet.give_up()
-            await self._fleet.hand_over_idle(self._listener)
+            await self._fleet.delivery.hand_over_idle(self._listener)
             left = until - time.monotonic()
             if left <= 0 or (not stay and self._listener.is_empty):
                 return

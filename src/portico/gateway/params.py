@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Raw
 
 from portico.rpc.call import Call
-from portico.transport.upstream import is_envelope
+from portico.transport.envelope import is_envelope
 from portico.wire import jsonrpc
 from portico.wire.methods import is_bare
 from portico.wire.tools import CallToolParams

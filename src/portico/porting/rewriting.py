@@ -381,6 +381,9 @@ class Rewriting(cst.CSTTransformer):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         dotted = self._theirs(original.func) or ""
         name = dotted.rpartition(".")[2]
+        starred = isinstance(original.func, cst.Name) and f"*{original.func.value}" in self._plan.names
+        if starred and original.func.value in _SERVERS:
+            return self._server(original, updated)
         if name in _SERVERS and lookup(dotted) is not None:
             return self._server(original, updated)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
@@ -390,15 +393,17 @@ class Rewriting(cst.CSTTransformer):
     def _server(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         line = int(self.get_metadata(PositionProvider, original).start.line)
         kept = []
+        named = set()
         for arg in updated.args:
             keyword = "" if arg.keyword is None else arg.keyword.value
+            named.add(arg.star or keyword)
             if keyword in RUN_OPTIONS:
-                self.findings.append(
-                    ByHand(line, f"{keyword}=", f"belongs to {RUN_OPTIONS[keyword]}; it was taken out")
-                )
+                self.findings.append(ByHand(line, f"{keyword}=", f"belongs to {RUN_OPTIONS[keyword]}; taken out"))
             elif keyword not in NEEDLESS_OPTIONS:
                 kept.append(arg)
-        return _with_args(updated, kept)
+        made = _with_args(updated, kept)
+        # A text is structured content there unless a tool says otherwise, and here only if it is asked for.
+        return made if named & {"structured_output", "**"} else _with(made, "structured_output", "True")
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:
@@ -412,8 +417,25 @@ def _content(call: cst.Call, name: str) -> cst.Call:
     made = _with_args(call, kept)
     if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in made.args):
         return made
-    said = cst.Arg(cst.Name("False"), keyword=cst.Name("is_error"), equal=_TIGHT)
-    return made.with_changes(args=[*_ended(made.args), said])
+    return _with(made, "is_error", "False")
+
+
+def _with(call: cst.Call, keyword: str, value: str) -> cst.Call:
+    """A call with one more argument, laid out as the last one is."""
+    said = cst.Arg(cst.Name(value), keyword=cst.Name(keyword), equal=_TIGHT)
+    if call.args and isinstance(call.args[-1].comma, cst.Comma):
+        last = call.args[-1].comma
+        between = call.args[-2].comma if len(call.args) > 1 else _between(call)
+        kept = [*call.args[:-1], call.args[-1].with_changes(comma=between)]
+        return call.with_changes(args=[*kept, said.with_changes(comma=last)])
+    return call.with_changes(args=[*_ended(call.args), said])
+
+
+def _between(call: cst.Call) -> cst.Comma:
+    """What stands between two arguments, by how the first one begins."""
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        return cst.Comma(whitespace_after=call.whitespace_before_args)
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 _TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         options_of as options_of, properties_of as properties_of, required_of as required_of, resolved as resolved,
         types_of as types_of, values_of as values_of, with_all_of as with_all_of, without as without,
     )
+    from portico.schema import shapes as shapes
     from portico.schema.samples import Unsayable as Unsayable, sample as sample
 
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -53,6 +54,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Reader", "definitions_of", "kind_of", "merged", "options_of", "properties_of", "required_of",
         "resolved", "types_of", "values_of", "with_all_of", "without",
     ),
+    "portico.schema.shapes": (),
     "portico.schema.samples": ("Unsayable", "sample"),
 }
 # fmt: on

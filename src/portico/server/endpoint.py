@@ -20,7 +20,8 @@ from msgspec import Struct
 from portico._options import check_options
 from portico.fleet import assignment
 from portico.fleet.assignment import Post
-from portico.fleet.fleet import Fleet, FleetPlace, shared_folder
+from portico.fleet.fleet import Fleet, FleetPlace
+from portico.fleet.folder import shared_folder
 from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
@@ -46,9 +47,12 @@ MOST_WORKERS = 512
 def exchange(server: Server, settings: Settings) -> Exchange:
     settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
     _share_proofs(server)
-    return Exchange(
-        server, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+    made = Exchange(
+        server.front, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
     )
+    for told in server.on_http:
+        told(made)
+    return made
 
 
 def _share_proofs(server: Server) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -59,6 +59,16 @@ if TYPE_CHECKING:
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
+
+
+class FaceHandler(Handler, Protocol):
+    """A part of a server under a name of its own; `desk` is what it adds to it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def desk(self) -> Server: ...
+
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -161,6 +171,8 @@ class Server(FamiliarServer, Registrar):
         if auth is not None or token_verifier is not None:
             self._let_in(auth, token_verifier)
         self.pages: list[PageRoute] = []
+        # Told of the exchange when there is one: for pages that show what passes through it.
+        self.on_http: list[Callable[[Any], None]] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
         # Which those are, by alias.
@@ -176,6 +188,8 @@ class Server(FamiliarServer, Registrar):
         # What was taken away for a while.
         self._disabled: list[Component] = []
         self._endpoints: dict[str, Handler] = {}
+        # What clients meet in place of this server, if it has a face.
+        self.front: Handler = self
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
@@ -329,6 +343,11 @@ class Server(FamiliarServer, Registrar):
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
         return self._others.listed(catalog) if self._others else catalog.definitions
 
+    async def answer_unprotected(self, call: Call) -> Any:
+        """The answer as if everybody might have everything: for what is decided for all callers alike."""
+        result = self._unprotected.get(call.method, self._unknown)(call)
+        return await result if type(result) is CoroutineType else result
+
     def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]:
         """The scopes that a principal has to have for a request about this name; none for what is not ours, or not
         shown to the sender of a call: without one, to strangers."""
@@ -470,9 +489,12 @@ class Server(FamiliarServer, Registrar):
 
     def owned(self, component: Component) -> Owned:
         """The same for a component of this server."""
-        owner = getattr(component, "owner", "") or self.name
+        owner = getattr(component, "owner", "") or self.info.name
         if isinstance(component, Tool):
-            return Owned(owner, component.inward)
+            known = component.owned
+            if known is None or known[0] != owner or known[1] != component.inward:
+                known = component.owned = Owned(owner, component.inward)
+            return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
 
     def canonical(self, kind: Kind, name: str) -> str | None:
@@ -654,6 +676,11 @@ class Server(FamiliarServer, Registrar):
             raise UsageError(f"there is no endpoint at {path} to remove")
         self._endpoints = {known: handler for known, handler in self._endpoints.items() if known != path}
 
+    def add_face(self, face: FaceHandler, path: str | None = None) -> None:
+        """Offer a face of this server at a path of its own, `/mcp/NAME` unless said otherwise. At any time."""
+        self.add_endpoint(path or f"/mcp/{face.name}", face)
+        self.hold(face.desk.lifespan)
+
     def use(self, middleware: Middleware) -> None:
         """Put a middleware around everything this server answers; the last one is the outermost."""
         self._middleware.append(middleware)
@@ -710,7 +737,7 @@ class Server(FamiliarServer, Registrar):
         transport, options = familiar_transport(transport, options)
         if transport == "stdio":
             check_options('run("stdio")', options, stdio.StdioOptions)
-            stdio.run(self, self.lifespan, **options)
+            stdio.run(self.front, self.lifespan, **options)
         elif transport == "http":
             _endpoint().run(self, **options)
         else:
@@ -726,7 +753,7 @@ class Server(FamiliarServer, Registrar):
             check_options('run_async("stdio")', options, stdio.StdioOptions)
             stdin, stdout = stdio.claim()
             async with self.lifespan():
-                await stdio.serve(self, stdin, stdout, **options)
+                await stdio.serve(self.front, stdin, stdout, **options)
         elif transport == "http":
             await _endpoint().run_async(self, **options)
         else:

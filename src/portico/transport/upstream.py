@@ -18,11 +18,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Listening, members
-from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
+from portico.transport.envelope import RequestEnvelope, without_envelope
+from portico.transport.greeting import ClientIdentity, Greeting, discover, means_handshake_server
 from portico.transport.http_client.limits import suspendable
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import BegunCall, RequestSender, StreamableHttp
+from portico.transport.introduction import Introduction, remember
 from portico.transport.link import Link, MemoryLink, Trace
 from portico.transport.loops import HeldLifespan
 from portico.transport.process import ProcessLink
@@ -45,13 +47,11 @@ from portico.wire.errors import (
     SessionLost,
     TimedOut,
     TransportError,
-    UnsupportedVersion,
     UsageError,
-    from_wire,
 )
-from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
+from portico.wire.meta import Implementation
 from portico.wire.methods import LASTING, METHODS
-from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
+from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
 from portico.wire.tools import ListToolsResult
 
@@ -59,8 +59,6 @@ log = logging.getLogger("portico")
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-# How long a child process that may never have heard of the newest revision may take to answer the first question.
-PROBE_SECONDS = 10.0
 # The pause before the first retry; it doubles each time.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 # How long is waited at most before a retry that the server itself has put off.
@@ -70,16 +68,7 @@ _TEMPORARY = frozenset({429, 502, 503, 504})
 # What servers of the handshake answer to a request without one.
 _WITHOUT_SESSION = frozenset({InvalidRequest.code, -32000, -32001})
 
-# Whether a server speaks the newest revision is a property of the server, so it is asked once in a process.
-_remembered: dict[str, bool] = {}
-_MOST_REMEMBERED = 256
-_MOST_METAS = 256
-_LONGEST_ENVELOPE = 4096
-
 _members = msgspec.json.Decoder(dict[str, Raw])
-_ENVELOPE = frozenset(
-    {metas.PROTOCOL_VERSION, metas.CLIENT_CAPABILITIES, metas.CLIENT_INFO, metas.LOG_LEVEL, "progressToken"}
-)
 
 
 def _answer_ping(call: Call) -> Any:
@@ -141,7 +130,8 @@ class Upstream:
         self._answer = answer
         self._incoming = _Incoming(self._receive)
         self._auth = auth
-        self._pool = pool
+        # Makes the connections of a link over HTTP.
+        self.pool = pool
         self._principal = principal
         self._trace = trace
         self._on_reopened = on_reopened
@@ -164,6 +154,7 @@ class Upstream:
         self._unhurried = 0
         # The server in this process, if that is what the target is.
         self._host: HeldLifespan | None = None
+        self._introduction = Introduction(target, self.identity, revision, timeout, lambda: self.link, self._replace)
         self._greet_with(Greeting(revision or LATEST))
 
     def _greet_with(self, greeting: Greeting) -> None:
@@ -171,16 +162,11 @@ class Upstream:
         self.modern = greeting.revision >= MODERN
         # The methods that are not sent, because the server has not declared what they need; and what that is.
         self._undeclared = {} if self._asks_undeclared else undeclared_by(greeting.capabilities, greeting.revision)
-        self._encode_meta()
-
-    def _encode_meta(self) -> None:
-        """What 2026-07-28 wants in every request is encoded once."""
-        self._metas: dict[int, tuple[ClientCapabilities, str | None, bytes]] = {}
-        self._meta = jsonrpc.encode(self.identity.meta(self.greeting.revision)) if self.modern else b"{}"
+        self._envelope = RequestEnvelope(self.identity, greeting.revision)
 
     def set_log_level(self, level: Any) -> None:
         self.identity.log_level = level
-        self._encode_meta()
+        self._envelope = RequestEnvelope(self.identity, self.greeting.revision)
 
     @property
     def link(self) -> Link:
@@ -240,7 +226,7 @@ class Upstream:
     async def _establish(self) -> None:
         try:
             await self._connect()
-            self._greet_with(await self._greet())
+            self._greet_with(await self._introduction.greet())
         except Error:
             if self._closing.is_set():
                 raise Closed("the client was closed") from None
@@ -257,7 +243,7 @@ class Upstream:
             link = ProcessLink(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
         else:
             kind = HttpSse if target.sse else kind
-            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
+            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self.pool()}
             link = kind(target.url, self._incoming, trace=trace, **options)
         link.on_gap = self._gap
         self._link, self.name = link, link.name
@@ -283,103 +269,13 @@ class Upstream:
             await self._link.close()
         return await self._connect(kind)
 
-    # Finding out which revision it is
-
-    async def _greet(self) -> Greeting:
-        if self._pinned in HANDSHAKE:
-            return await self._shake_hands(self._pinned)
-        known = _remembered.get(self.target.key) if self._pinned is None else None
-        if known is not False:
-            greeting = await self._discover()
-            if greeting is not None:
-                self._remember(modern=True)
-                return greeting
-            if self._pinned is not None:
-                raise self._not_spoken("")
-        try:
-            greeting = await self._shake_hands(None)
-        except (ProtocolError, BadStatus) as failure:
-            if known is not False:
-                return await self._greet_late(failure)
-            # It was restarted as something newer.
-            self._remember(modern=None)
-            if self.link.closed or isinstance(self.link, HttpSse):
-                await self._replace()
-            return await self._greet()
-        self._remember(modern=False)
-        return greeting
-
-    async def _greet_late(self, failure: ProtocolError | BadStatus) -> Greeting:
-        """A program that was slow to start has heard the first question by now, and may be of the newest revision."""
-        if not isinstance(self.target, Command) or self.link.closed:
-            raise failure
-        try:
-            greeting = await discover(self.link, self.identity, self._timeout)
-        except Error:
-            greeting = None
-        if greeting is None:
-            raise failure
-        self._remember(modern=True)
-        return greeting
-
-    async def _discover(self) -> Greeting | None:
-        """None: it is a server of the handshake, and there is a connection to shake hands on."""
-        if isinstance(self.target, Url) and self.target.sse:
-            return None
-        sure = self._pinned is not None or isinstance(self.target, Here)
-        try:
-            seconds = PROBE_SECONDS if isinstance(self.target, Command) and not sure else self._timeout
-            return await discover(self.link, self.identity, seconds)
-        except (ProtocolError, BadStatus) as failure:
-            if self._pinned is not None and means_handshake_server(failure):
-                raise self._not_spoken(f": {failure}") from failure
-            if sure or not means_handshake_server(failure):
-                raise
-        except (Closed, TimedOut):
-            # Silence and an exit are answers only a child process can give; elsewhere they say nothing.
-            if sure or not isinstance(self.target, Command):
-                raise
-        if self.link.closed:
-            await self._replace()
-        return None
-
-    def _not_spoken(self, why: str) -> ProtocolError:
-        """The revision that was asked for is spoken, or none is."""
-        return from_wire(UnsupportedVersion.code, f"{self.link.name} does not speak {self._pinned}{why}")
-
-    async def _shake_hands(self, revision: Revision | None) -> Greeting:
-        try:
-            return await initialize(self.link, self.identity, revision, self._timeout)
-        except (ProtocolError, BadStatus) as failure:
-            # 2025-03-26, basic/transports: only these say that the server may be of the transport before.
-            if not isinstance(self.link, StreamableHttp) or failure.status not in (400, 404, 405):
-                raise
-            if is_modern(failure):
-                raise
-            try:
-                await self._replace(HttpSse)
-            except Error as other:
-                log.debug("%s", other)
-                raise failure from None
-            return await initialize(self.link, self.identity, revision, self._timeout)
-
-    def _remember(self, *, modern: bool | None) -> None:
-        if isinstance(self.target, Here):
-            return
-        if len(_remembered) >= _MOST_REMEMBERED:
-            _remembered.clear()
-        if modern is None:
-            _remembered.pop(self.target.key, None)
-        else:
-            _remembered[self.target.key] = modern
-
     # Answering a Call: as a Handler, and with the wishes of a client
 
     async def __call__(self, call: Call) -> Any:
         """The result of a Call, as the server gave it. A tool's call is not repeated when the connection breaks."""
         if call.id is None:
             return await (await self.alive())(call)
-        call = _without_envelope(call)
+        call = without_envelope(call)
         if call.method in LASTING:
             return await self._listen(call)
         if call.method == "tools/list":
@@ -405,9 +301,7 @@ class Upstream:
             return None
         if link.channel.closed or self._mending.locked() or call.progress_token is not None:
             return None
-        ordinary = call.capabilities is NO_CAPABILITIES and call.log_level is None
-        meta = self._meta if ordinary else self._meta_for(call)
-        return link.begin(call, name, b'%b,"_meta":%b}' % (params[:-1], meta))
+        return link.begin(call, name, b'%b,"_meta":%b}' % (params[:-1], self._envelope.of(call)))
 
     async def finish(self, begun: BegunCall, params: Raw) -> Raw:
         """The result of a call that was begun with these params."""
@@ -499,7 +393,7 @@ class Upstream:
         revision = self.greeting.revision if self.modern else None
         sent = Call(
             method=call.method,
-            params=self._params(call, token),
+            params=self._envelope.put(call, token),
             id=id,
             revision=revision,
             progress_token=call.progress_token,
@@ -518,36 +412,6 @@ class Upstream:
             return await link(sent)  # type: ignore[no-any-return]
         finally:
             del known[key]
-
-    def _params(self, call: Call, token: ProgressToken | None) -> Raw:
-        """The params with the `_meta` that this revision wants; what the Call has in its own comes last."""
-        params = bytes(call.params) or b"{}"
-        if not self.modern and token is None:
-            return call.params
-        meta = self._meta
-        if self.modern and (call.capabilities is not NO_CAPABILITIES or call.log_level is not None):
-            meta = self._meta_for(call)
-        if token is not None:
-            meta = meta[:-1] + (b"," if len(meta) > 2 else b"") + b'"progressToken":%b}' % jsonrpc.encode(token)
-        if b'"_meta"' in params:
-            members: dict[str, Any] = dict(_members.decode(params))
-            members["_meta"] = {**_members.decode(meta), **_members.decode(members.get("_meta", b"{}"))}
-            return Raw(jsonrpc.encode(members))
-        return Raw(params[:-1] + (b"," if len(params) > 2 else b"") + b'"_meta":' + meta + b"}")
-
-    def _meta_for(self, call: Call) -> bytes:
-        """The `_meta` of a Call that comes from another client. That one says the same of itself each time."""
-        able, level = call.capabilities, call.log_level or self.identity.log_level
-        kept = self._metas.get(id(able))
-        if kept is not None and kept[0] is able and kept[1] == level:
-            return kept[2]
-        own = self.identity.capabilities if able is NO_CAPABILITIES else able
-        identity = ClientIdentity(self.identity.info, own, level)  # type: ignore[arg-type]
-        meta = jsonrpc.encode(identity.meta(self.greeting.revision))
-        if len(self._metas) >= _MOST_METAS:
-            self._metas.clear()
-        self._metas[id(able)] = able, level, meta
-        return meta
 
     async def _reason_to_repeat(
         self, link: Link | None, method: str, failure: Error, tries: int, repeatable: bool
@@ -613,7 +477,7 @@ class Upstream:
             return False
         if modern == self.modern:
             return False
-        self._remember(modern=None)
+        remember(self.target, modern=None)
         await self._reopen(link, anyway=True)
         return True
 
@@ -690,33 +554,6 @@ class Upstream:
                 with contextlib.suppress(Error):
                     await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
         raise Closed("the client was closed" if self._closing.is_set() else f"{self.name} has ended the session")
-
-
-# What clients say of themselves in every request, and nothing else. Bounded, and never with a token.
-_envelopes: set[bytes] = set()
-
-
-def is_envelope(meta: bytes, *, remember: bool) -> bool:
-    """Whether a `_meta` says only what each connection says for itself."""
-    if meta in _envelopes:
-        return True
-    if not meta or not _members.decode(meta).keys() <= _ENVELOPE:
-        return False
-    if remember and len(meta) <= _LONGEST_ENVELOPE:
-        if len(_envelopes) >= _MOST_METAS:
-            _envelopes.clear()
-        _envelopes.add(meta)
-    return True
-
-
-def _without_envelope(call: Call) -> Call:
-    """A Call of another connection without what its `_meta` says of that one: revision, client, progress token."""
-    if b'"_meta"' not in bytes(call.params):
-        return call
-    members: dict[str, Any] = dict(_members.decode(call.params))
-    meta = _members.decode(members.pop("_meta", b"{}"))
-    own = {name: one for name, one in meta.items() if name not in _ENVELOPE}
-    return replace(call, params=Raw(jsonrpc.encode({**members, "_meta": own} if own else members)))
 
 
 def _subscription(method: str, uri: str) -> Call:

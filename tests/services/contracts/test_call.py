@@ -17,7 +17,7 @@ from portico.contracts import ContractContext, MCPToolCall, MCPToolResult, call
 from portico.rpc.call import Call, Handler
 from portico.services.contracts.asking import contract_from
 from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.surface import surface
 from portico.wire.content import TextContent
 from portico.wire.errors import BadStatus, Closed, InternalError, MethodNotFound, TimedOut
 from portico.wire.revisions import REVISIONS

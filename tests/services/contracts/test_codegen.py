@@ -20,7 +20,7 @@ from schemas_by_chance import ARGUMENTS, SCHEMAS
 from portico import Client, Server, ToolError
 from portico.services.contracts import asking
 from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.surface import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import contract_of
 

@@ -13,8 +13,8 @@ from msgspec import Raw
 from portico import Client, Server
 from portico.contracts import MCPToolCall, call
 from portico.extend import Call, Handler
+from portico.finding.near import NearNames
 from portico.services.contracts import Contracts
-from portico.services.contracts.near import NearNames
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("spec_get", {"tool": "big.tool_7"}),

@@ -15,7 +15,7 @@ from portico.contracts import MCPToolCall, call
 from portico.rpc.call import Call
 from portico.server.endpoint import exchange
 from portico.services.contracts import asking, diff
-from portico.transport import upstream as upstreams
+from portico.transport import introduction
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Listener
 from portico.wire.revisions import REVISIONS
@@ -105,7 +105,7 @@ async def test_a_new_field_breaks_no_client(revision: str, strict: bool) -> None
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_server_that_is_started_anew_over_http(revision: str) -> None:
-    upstreams._remembered.clear()
+    introduction._remembered.clear()
     async with listening(first(strict=True)) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", revision=revision)
         await client.open()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from portico.finding.words import stem, words
 from portico.services.memory.search.dates import date_words
 from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
 from portico.services.memory.search.question import ask
@@ -22,7 +23,6 @@ from portico.services.memory.search.terms import (
     term_of,
 )
 from portico.services.memory.store.inputs import moment
-from portico.services.words import stem, words
 
 
 def terms(text: str) -> set[str]:

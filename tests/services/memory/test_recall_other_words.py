@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from remembering import keep
 
-from portico.services.memory.search import other_words, thesaurus
+from portico.finding import thesaurus
+from portico.services.memory.search import other_words
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 

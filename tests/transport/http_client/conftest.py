@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint, Script, Site, at_site
 
-from portico.transport import upstream as upstreams
+from portico.transport import introduction
 from portico.transport.loops import new_loop
 
 
@@ -32,9 +32,9 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Which era a server is of is remembered in a process, and ports come again."""
-    upstreams._remembered.clear()
+    introduction._remembered.clear()
     yield
-    upstreams._remembered.clear()
+    introduction._remembered.clear()
 
 
 @pytest.fixture(autouse=True)

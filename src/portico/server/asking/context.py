@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Conversation, Reply
+from portico.rpc.call import Call, Conversation, Handler, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
-from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
+from portico.server.asking.rounds import BodyReply, Detached, Rounds, SettledRounds, rounds_of
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -34,6 +34,7 @@ from portico.wire.inputs import (
     Root,
     SamplingMessage,
 )
+from portico.wire.jsonrpc import encode
 from portico.wire.meta import LOG_LEVELS, Implementation, LogLevel
 from portico.wire.revisions import LATEST, V2025_11_25, Revision
 from portico.wire.tools import Tool, ToolChoice
@@ -200,6 +201,11 @@ class Context(FamiliarContext):
         return {name: getattr(call, name) for name in ("principal", "client", "address", "headers", "facet")}
 
     @property
+    def call(self) -> Call:
+        """The request that this body answers: for Calls that are made in its stead."""
+        return self._call
+
+    @property
     def conversation(self) -> Conversation | None:
         """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
         return self._call.reply.conversation
@@ -351,6 +357,11 @@ class Context(FamiliarContext):
         # client/roots: a root "MUST be a `file://` URI"; what is none is no folder.
         return [root for root in said.roots if root.uri.lower().startswith("file://")]
 
+    @property
+    def is_first_round(self) -> bool:
+        """Whether this body has not been run before for the same request: no answer and no step is replayed to it."""
+        return not self.begin().replays
+
     async def detach(self) -> None:
         """Go on as a task from here, where the client can deal with one. For tools with `TaskConfig(detached=True)`."""
         await self.begin().detach()
@@ -376,6 +387,52 @@ class Context(FamiliarContext):
             raise ToolError("".join(part.text for part in result.content if isinstance(part, TextContent)))
         return result
 
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        key: str,
+        settle: Callable[[], Awaitable[None]] | None = None,
+        handler: Handler | None = None,
+    ) -> Any:
+        """The result of another request, on behalf of the same caller and by the same rules.
+
+        * **method**, **params** – what is asked.
+        * **key** – what its questions are known by when this body is run again: the same for the same request.
+        * **settle** – awaited before a question that ends this run of the body, for what must not be cut off.
+        * **handler** – who is asked: this server unless said otherwise.
+        """
+        rounds = None if self._call.reply.asks else self._settled(settle)
+        reply = self._call.reply if rounds is None else BodyReply(self._call.reply, rounds=rounds)
+        said = Raw(encode({**params, **trace_of(self._call)}))
+        # Its progress is not that of this call.
+        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=None)
+        answer = self._runtime.handler if handler is None else handler
+        if rounds is None:
+            return await answer(inner)
+        with rounds.keys.inside_step(key):
+            return await answer(inner)
+
+    async def answer_questions(
+        self, asked: InputRequiredResult, *, key: str, settle: Callable[[], Awaitable[None]] | None = None
+    ) -> dict[str, Any]:
+        """Put the questions of a result to the client: what the request is to be sent again with.
+
+        * **asked** – the result that asks.
+        * **key**, **settle** – as for `request`.
+        """
+        rounds = self._settled(settle)
+        questions = asked.input_requests or {}
+        answered = await asyncio.gather(
+            *(rounds.ask(one.method, one.params, f"{key}/{name}") for name, one in questions.items())
+        )
+        state = {} if asked.request_state is UNSET else {"requestState": asked.request_state}
+        return {"inputResponses": dict(zip(questions, answered, strict=True)), **state}
+
+    def _settled(self, settle: Callable[[], Awaitable[None]] | None) -> Any:
+        return self.begin() if settle is None else SettledRounds(self.begin(), settle)
+
     async def _within(self, name: str, inner: Call) -> Any:
         rounds = rounds_of(inner)
         if rounds is None:
@@ -390,6 +447,18 @@ class Context(FamiliarContext):
         if not reply.asks:
             reply = BodyReply(reply, rounds=self.begin())
         return replace(self._call, method=method, params=asked, reply=reply)
+
+
+# What W3C's trace context puts into `_meta`.
+_TRACE = ("traceparent", "tracestate", "baggage")
+
+
+def trace_of(call: Call) -> dict[str, Any]:
+    """The part of a call's params that says which trace it belongs to, for those that are made on its behalf."""
+    if b'"traceparent"' not in bytes(call.params):
+        return {}
+    meta = msgspec.json.decode(call.params).get("_meta") or {}
+    return {"_meta": {name: meta[name] for name in _TRACE if name in meta}}
 
 
 def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:

@@ -108,6 +108,11 @@ class Rounds:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}
         return binding(self._call.method, self._target, arguments, self._call.principal)
 
+    @property
+    def replays(self) -> bool:
+        """Whether something of an earlier run of the body is known."""
+        return bool(self._answers or self._steps)
+
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         """The client's answer, typed."""
         call = self._call
@@ -163,6 +168,29 @@ class Rounds:
             self._steps[key] = Raw(encode(value))
         # As a replay would see it, so that the first run and the later ones do not differ.
         return msgspec.json.decode(self._steps[key])
+
+
+class SettledRounds:
+    """The rounds of a body for a request that it makes itself: before a question, something else is awaited."""
+
+    def __init__(self, rounds: Any, settle: Callable[[], Awaitable[None]]) -> None:
+        self._rounds = rounds
+        self._settle = settle
+        self.keys: ReplayKeys = rounds.keys
+
+    @property
+    def replays(self) -> bool:
+        return bool(self._rounds.replays)
+
+    async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
+        await self._settle()
+        return await self._rounds.ask(method, params, key)
+
+    async def step(self, name: str, fn: Callable[[], Any]) -> Any:
+        return await self._rounds.step(name, fn)
+
+    async def detach(self) -> None:
+        """Does nothing: whether the whole becomes a task is not for a part of it to say."""
 
 
 def _read(responses: Raw) -> dict[str, Raw]:

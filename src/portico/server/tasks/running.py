@@ -275,6 +275,10 @@ class JobRounds:
         self._running = running
         self.keys = ReplayKeys()
 
+    @property
+    def replays(self) -> bool:
+        return bool(self._running.steps or self._running.job.answers)
+
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         params = require(self.call, method, params)
         key = self.keys.question(method.partition("/")[0], key)

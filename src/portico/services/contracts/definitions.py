@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from portico.extend import NearNames
 from portico.schema import LONGEST_SCHEMA, UNREADABLE
-from portico.services.contracts.near import NearNames
 from portico.services.contracts.offers import Offer
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from portico.schema import (
     properties_of,
     required_of,
     sample,
+    shapes,
     type_words,
 )
 from portico.services.contracts import outcomes
-from portico.services.contracts.codegen.shapes import literal, text
 from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
 from portico.services.contracts.outcomes import data_schema, require_validator
@@ -259,8 +259,8 @@ def _integration(tool: Definition, arguments: dict[str, Any]) -> str:
         "from portico.contracts import MCPToolCall, call\n\n\n"
         "async def run(target: str) -> None:\n"
         "    request = MCPToolCall(\n"
-        f"        tool_name={text(tool.invocation)},\n"
-        f"        arguments={literal(arguments, 2)},\n"
+        f"        tool_name={shapes.text(tool.invocation)},\n"
+        f"        arguments={shapes.literal(arguments, 2)},\n"
         "    )\n"
         "    async with Client(target) as client:\n"
         "        result = await call(client, request)\n"

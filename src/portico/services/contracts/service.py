@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
 from portico.extend import ERROR, Handler, InvalidParams, explained, identity_of, notices
+from portico.schema import shapes
 from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.shapes import snake, surface
+from portico.services.contracts.codegen.surface import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Stopped, diff
@@ -224,7 +225,7 @@ class Contracts(Service):
             contract, found = await self._tool(ctx, tool)
             tools = (found,)
         write, ending = _WRITERS[language]
-        file = f"{snake(contract.server or 'server')}_client.{ending}"
+        file = f"{shapes.snake(contract.server or 'server')}_client.{ending}"
         return reports.Generated(language, file, await _aside(ctx, lambda: write(surface(contract, tools))))
 
     # Calling

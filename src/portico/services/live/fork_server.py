@@ -89,6 +89,7 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
         if asked is None:
             return
         request = loads(asked)
+        image.asked = request["id"]
         try:
             outcome: tuple[str, Any] = ("result", image.answer(request["op"], request["arguments"]))
         except InspectionError as refusal:

@@ -205,8 +205,12 @@ class Forking:
         projects: Sequence[str] = (),
         preload: Sequence[str] = (),
         jailed: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.limits = limits
+        # Python's own variables are not read by one that is isolated. Nothing else of the environment is there anyway.
+        self._environment = ENVIRONMENT | dict(environment or {})
+        self._isolation = ["-s", "-P"] if environment else ["-I"]
         self.version = ""
         self.packages: list[str] = []
         self._python = python
@@ -240,9 +244,9 @@ class Forking:
             try:
                 # It takes a millisecond, and then the fork server is on its own.
                 self._process = subprocess.Popen(  # noqa: ASYNC220
-                    [self._python, "-I", "-c", _BEGIN, _SOURCE, str(theirs.fileno())],
+                    [self._python, *self._isolation, "-c", _BEGIN, _SOURCE, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    env=ENVIRONMENT,
+                    env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from portico._lazy import load_module
 from portico.services.live import inspect as questions
 from portico.services.live import saving
 from portico.services.live.changes import ClassWatch, MethodChange, changes, define
@@ -48,6 +49,8 @@ class Interpreter:
         # Nothing else draws in this process, so every open figure is meant for us.
         self.alone = alone
         self.evaluations = 0
+        # The number of what it is asked, where a script has to say it.
+        self.asked = 0
         self.projects = projects
         self.changes: list[MethodChange] = []
         # Bytes on their way out, and in: they travel in parts.
@@ -63,6 +66,7 @@ class Interpreter:
         self.watch = ClassWatch(self.names)
         self._operations: dict[str, Callable[..., Any]] = {
             "evaluate": self.evaluate,
+            "run_script": self.run_script,
             "inspect_object": self.inspect_object,
             "list_packages": questions.packages,
             "list_classes": self._about(questions.classes),
@@ -119,6 +123,11 @@ class Interpreter:
             result["type"] = clean(type(value).__qualname__)[:200]
             result |= self._as_json(value)
         return result | self.watch.changed()
+
+    def run_script(self, **asked: Any) -> dict[str, Any]:
+        """Run a script that calls tools. What it needs is loaded by those who want it: half of it is asyncio."""
+        run: Callable[..., dict[str, Any]] = load_module("portico.services.live.script").run
+        return run(self, **asked)
 
     def _as_json(self, value: Any) -> dict[str, Any]:
         """The value as a text of JSON, which is not decoded before its length is known."""

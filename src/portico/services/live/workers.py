@@ -103,7 +103,11 @@ class _PendingReply(Struct):
     result: Raw = NOTHING
     refusal: str | None = None
     output: str | None = None
+    calls: Raw = NOTHING
 
+
+# Takes what a script wants done. Raises ValueError for what no script of ours would say, which ends it.
+HearCalls = Callable[[Raw], None]
 
 _decode = msgspec.json.Decoder(_PendingReply).decode
 _encode = msgspec.json.Encoder().encode
@@ -131,6 +135,8 @@ class PythonWorker:
         self._printed = bytearray()
         self._dropped = 0
         self._late = False
+        # Who is told of the calls that a script makes; without one there are none.
+        self._hear_calls: HearCalls | None = None
         # When time is up for what was asked, and then when it is told again to stop.
         self._clock: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | asyncio.Task[None] | None = None
@@ -158,19 +164,27 @@ class PythonWorker:
             raise WorkerEnded(answer.refusal, answer)
         self.greeting = msgspec.json.decode(answer.result)
 
-    async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+    async def ask(
+        self, op: str, arguments: Mapping[str, Any], seconds: float, calls: HearCalls | None = None
+    ) -> WorkerReply:
         """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock,
-        and waits with `settled` after a question that was cancelled."""
+        and waits with `settled` after a question that was cancelled. `calls` is told of what a script wants."""
         if self.reason is not None:
             raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
         request = _encode({"id": self._asked, "op": op, "arguments": arguments})
         waiting = self._waiting = self._loop.create_future()
         self._printed, self._dropped, self._late = bytearray(), 0, False
+        self._hear_calls = calls
         self.ends.thaw()
         self.ends.send(pack(request))
         self._look_later()
         return await self._wait(waiting, seconds, f"it did not stop within {seconds:g} s")
+
+    def tell(self, message: bytes) -> None:
+        """What a script has waited for."""
+        if self.reason is None:
+            self.ends.send(pack(message))
 
     async def settled(self) -> None:
         """Until nothing runs that was cancelled: it has yielded, or it has ended."""
@@ -230,6 +244,11 @@ class PythonWorker:
             if not self.ends.prints:
                 raise ValueError
             self._print(reply.output.encode())
+            return
+        if reply.calls is not NOTHING:
+            if self._hear_calls is None:
+                raise ValueError
+            self._hear_calls(reply.calls)
             return
         self.ends.freeze()
         self._print(self.ends.rest(self.limits.flood))

@@ -7,19 +7,8 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.shapes import (
-    Member,
-    Model,
-    Surface,
-    ToolMethod,
-    Type,
-    literal,
-    pascal,
-    snake,
-    text,
-    unique,
-)
+from portico.schema import shapes
+from portico.services.contracts.codegen.surface import Surface, ToolMethod
 from portico.services.contracts.hidden import visible
 from portico.services.contracts.markdown import prose
 
@@ -48,7 +37,7 @@ def python(surface: Surface) -> str:
     """The text of a module."""
     models = _renamed(surface.models)
     contract = surface.contract
-    name = unique(pascal(contract.server or "server"), set(models.values()) | _TAKEN)
+    name = shapes.unique(shapes.pascal(contract.server or "server"), set(models.values()) | _TAKEN)
     versions = {one.tool.name: str(contract.version_of(one.tool)) for one in surface.methods}
     said = f"Typed calls of the tools of {contract.server or 'a server'} {contract.version}. Generated: do not edit."
     arguments = {id(one.arguments) for one in surface.methods}
@@ -57,7 +46,7 @@ def python(surface: Surface) -> str:
     return (
         f"{_docstring(said, 0)}\n\nfrom __future__ import annotations\n\n{_imports(body)}\n"
         "# The version of each tool that this was written for.\n"
-        f"VERSIONS: dict[str, str] = {literal(versions)}\n\n\n{body}\n"
+        f"VERSIONS: dict[str, str] = {shapes.literal(versions)}\n\n\n{body}\n"
     )
 
 
@@ -69,9 +58,9 @@ def _imports(body: str) -> str:
     return "\n".join(said for group in groups if (said := "".join(lines.get(home, "") for home in group)))
 
 
-def _renamed(models: Iterable[Model]) -> dict[str, str]:
+def _renamed(models: Iterable[shapes.Model]) -> dict[str, str]:
     taken = set(_TAKEN)
-    return {one.name: unique(one.name, taken) for one in models}
+    return {one.name: shapes.unique(one.name, taken) for one in models}
 
 
 def _docstring(words: str, depth: int) -> str:
@@ -84,7 +73,7 @@ def _docstring(words: str, depth: int) -> str:
     return f'{indent}"""{body}"""' if "\n" not in body else f'{indent}"""{body}\n{indent}"""'
 
 
-def _comment(member: Member, indent: str) -> str:
+def _comment(member: shapes.Member, indent: str) -> str:
     said = "; ".join(one for one in (" ".join(visible(member.description).split()), *map(visible, member.notes)) if one)
     return "".join(f"{indent}# {line}\n" for line in textwrap.wrap(said, WIDTH - len(indent) - 2))
 
@@ -92,11 +81,11 @@ def _comment(member: Member, indent: str) -> str:
 # Types
 
 
-def _type(kind: Type, models: dict[str, str]) -> str:
+def _type(kind: shapes.Type, models: dict[str, str]) -> str:
     if isinstance(kind, shapes.Basic):
         return _BASIC[kind.kind]
     if isinstance(kind, shapes.Literals):
-        return f"Literal[{', '.join(literal(value) for value in kind.values)}]"
+        return f"Literal[{', '.join(shapes.literal(value) for value in kind.values)}]"
     if isinstance(kind, shapes.Array):
         return f"list[{_type(kind.item, models)}]"
     if isinstance(kind, shapes.Tuple):
@@ -106,7 +95,7 @@ def _type(kind: Type, models: dict[str, str]) -> str:
     return models[kind.name] if isinstance(kind, shapes.Reference) else _either(kind.options, models)
 
 
-def _either(kinds: Iterable[Type], models: dict[str, str]) -> str:
+def _either(kinds: Iterable[shapes.Type], models: dict[str, str]) -> str:
     found = list(dict.fromkeys(_type(one, models) for one in kinds))
     return "Any" if "Any" in found else " | ".join(found)
 
@@ -116,17 +105,19 @@ def _is_plain(name: str) -> bool:
     return name.isidentifier() and name.isascii() and not keyword.iskeyword(name) and not name.startswith("__")
 
 
-def _model(model: Model, models: dict[str, str]) -> str:
+def _model(model: shapes.Model, models: dict[str, str]) -> str:
     name = models[model.name]
     if not all(_is_plain(one.name) for one in model.members):
-        members = "".join(f"        {text(one.name)}: {text(_member(one, models))},\n" for one in model.members)
-        return f"{name} = TypedDict(\n    {text(name)},\n    {{\n{members}    }},\n)"
+        members = "".join(
+            f"        {shapes.text(one.name)}: {shapes.text(_member(one, models))},\n" for one in model.members
+        )
+        return f"{name} = TypedDict(\n    {shapes.text(name)},\n    {{\n{members}    }},\n)"
     said = _docstring(model.description, 1) + "\n\n" if model.description.strip() else ""
     members = "".join(f"{_comment(one, '    ')}    {one.name}: {_member(one, models)}\n" for one in model.members)
     return f"class {name}(TypedDict):\n{said}{members or '    pass'}".rstrip()
 
 
-def _member(member: Member, models: dict[str, str]) -> str:
+def _member(member: shapes.Member, models: dict[str, str]) -> str:
     kind = _type(member.type, models)
     return kind if member.required else f"NotRequired[{kind}]"
 
@@ -136,7 +127,9 @@ def _member(member: Member, models: dict[str, str]) -> str:
 
 def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
     taken = {"__init__"}
-    methods = [_method(one, models, unique(_safe(snake(one.tool.name)), taken)) for one in surface.methods]
+    methods = [
+        _method(one, models, shapes.unique(_safe(shapes.snake(one.tool.name)), taken)) for one in surface.methods
+    ]
     said = f"The tools of {surface.contract.server or 'a server'}. The client has to be open."
     head = (
         f"class {name}:\n{_docstring(said, 1)}\n\n"
@@ -152,7 +145,7 @@ def _safe(name: str) -> str:
 def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     taken = {"self", "given", "said", "more", *models.values(), *_TAKEN}
     members = sorted(method.arguments.members, key=lambda member: not member.required)
-    names = {one.name: unique(_safe(snake(one.name)), taken) for one in members}
+    names = {one.name: shapes.unique(_safe(shapes.snake(one.name)), taken) for one in members}
     lines = [f"        {names[one.name]}: {_parameter(one, models)},\n" for one in members]
     if method.arguments.is_open:
         lines.append("        **more: Any,\n")
@@ -164,7 +157,7 @@ def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     return head + _body(method, names, result)
 
 
-def _parameter(member: Member, models: dict[str, str]) -> str:
+def _parameter(member: shapes.Member, models: dict[str, str]) -> str:
     kind = _type(member.type, models)
     return kind if member.required else f"{kind} | UnsetType = UNSET"
 
@@ -179,15 +172,15 @@ def _about(method: ToolMethod, names: dict[str, str]) -> str:
 
 
 def _body(method: ToolMethod, names: dict[str, str], result: str) -> str:
-    pairs = "".join(f"            {text(name)}: {given},\n" for name, given in names.items())
+    pairs = "".join(f"            {shapes.text(name)}: {given},\n" for name, given in names.items())
     more = "            **more,\n" if method.arguments.is_open else ""
     given = f"{{\n{pairs}{more}        }}" if pairs or more else "{}"
     lines = [f"given: dict[str, Any] = {given}"]
     if any(not member.required for member in method.arguments.members):
         lines.append("given = {name: value for name, value in given.items() if value is not UNSET}")
     if method.result is None:
-        lines.append(f"return await self._client.call_tool({text(method.tool.name)}, given)")
+        lines.append(f"return await self._client.call_tool({shapes.text(method.tool.name)}, given)")
     else:
-        lines.append(f"said = await self._client.call_tool({text(method.tool.name)}, given, returns=Any)")
-        lines.append(f"return cast({text(result)}, said.data)")
+        lines.append(f"said = await self._client.call_tool({shapes.text(method.tool.name)}, given, returns=Any)")
+        lines.append(f"return cast({shapes.text(result)}, said.data)")
     return "".join(f"        {one}\n" for one in lines).rstrip()

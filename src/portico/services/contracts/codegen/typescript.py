@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type, camel, pascal, unique
+from portico.schema import shapes
+from portico.services.contracts.codegen.surface import Surface, ToolMethod
 from portico.services.contracts.hidden import visible
 
 _BASIC = {
@@ -35,7 +35,7 @@ _READERS = ("structured", "unwrapped", "content")
 def typescript(surface: Surface) -> str:
     """The text of a module."""
     taken = set(_TAKEN)
-    models = {one.name: unique(one.name, taken) for one in surface.models}
+    models = {one.name: shapes.unique(one.name, taken) for one in surface.models}
     contract = surface.contract
     said = f"Typed calls of the tools of {contract.server or 'a server'} {contract.version}. Generated: do not edit."
     versions = "".join(
@@ -49,7 +49,11 @@ def typescript(surface: Surface) -> str:
             *([_runtime("received")] if surface.methods else []),
             *(_runtime(name) for name in _READERS if any(_reader(one) == name for one in surface.methods)),
             *(_model(one, models) for one in surface.models if one.members),
-            *([_class(unique(pascal(contract.server or "server"), taken), surface, models)] if surface.methods else []),
+            *(
+                [_class(shapes.unique(shapes.pascal(contract.server or "server"), taken), surface, models)]
+                if surface.methods
+                else []
+            ),
         ]
     )
 
@@ -74,7 +78,7 @@ def _doc(lines: Iterable[str], indent: str) -> str:
 # Types
 
 
-def _type(kind: Type, models: dict[str, str]) -> str:
+def _type(kind: shapes.Type, models: dict[str, str]) -> str:
     if isinstance(kind, shapes.Basic):
         return _BASIC[kind.kind]
     if isinstance(kind, shapes.Literals):
@@ -94,14 +98,14 @@ def _key(name: str) -> str:
     return name if _IDENTIFIER.fullmatch(name) else _text(name)
 
 
-def _model(model: Model, models: dict[str, str]) -> str:
+def _model(model: shapes.Model, models: dict[str, str]) -> str:
     members = "".join(_member(one, models) for one in model.members)
     rest = "  [key: string]: unknown;\n" if model.is_open else ""
     said = _doc([model.description], "") if model.description.strip() else ""
     return f"{said}export interface {models[model.name]} {{\n{members}{rest}}}\n"
 
 
-def _member(member: Member, models: dict[str, str]) -> str:
+def _member(member: shapes.Member, models: dict[str, str]) -> str:
     notes = [
         f"@{one}" if one == "deprecated" else f"@{one.partition(' ')[0]} {one.partition(' ')[2]}"
         for one in member.notes
@@ -116,7 +120,7 @@ def _member(member: Member, models: dict[str, str]) -> str:
 
 def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
     taken = set(_RESERVED)
-    methods = [_method(one, models, unique(camel(one.tool.name), taken)) for one in surface.methods]
+    methods = [_method(one, models, shapes.unique(shapes.camel(one.tool.name), taken)) for one in surface.methods]
     said = f"The tools of {surface.contract.server or 'a server'}."
     head = (
         f"{_doc([said], '')}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from portico.extend import Transaction
+from portico.extend import Transaction, words
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
 from portico.services.memory.search.terms import QUESTION
-from portico.services.words import words
 
 # The kind of a memory: without an author and a thread, without an author in a thread, or by whom. An absent one keeps
 # its position, but is not in the index.

@@ -9,9 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
-from portico.extend import Transaction
+from portico.extend import Transaction, neighbours
 from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
-from portico.services.memory.search.thesaurus import neighbours
 
 # How many other words are looked for; and how many of those that are nearer than this.
 MOST, MOST_NEAR, NEAR = 12, 64, 0.54

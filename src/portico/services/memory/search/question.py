@@ -6,9 +6,9 @@ import re
 
 from msgspec import Struct
 
+from portico.extend import listed, stem, words
 from portico.services.memory.search.dates import date_words, relative_words
 from portico.services.memory.search.terms import term_of
-from portico.services.words import listed, stem, words
 
 LONGEST = 4000
 MOST_TERMS = 40

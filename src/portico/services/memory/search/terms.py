@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from portico.extend import STOP, camel_parts, listed, stem, words
 from portico.services.memory.search.dates import MONTHS, WEEKDAYS, date_words
-from portico.services.words import STOP, camel_parts, listed, stem, words
 
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 HEAD = 60

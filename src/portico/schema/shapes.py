@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, field
 
-from portico.schema import (
-    Schema,
-    field_notes,
+from portico.schema import Schema
+from portico.schema.explain import field_notes
+from portico.schema.reader import (
     merged,
     options_of,
     properties_of,
@@ -21,8 +20,6 @@ from portico.schema import (
     with_all_of,
     without,
 )
-from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.outcomes import unwrapped
 
 LONGEST = 80
 INDENT = "    "
@@ -158,38 +155,9 @@ class Model(Struct):
     is_open: bool = False
 
 
-class ToolMethod(Struct, frozen=True):
-    """One tool: what it takes, and what it gives; None where nothing is promised about that."""
+class ModelWriter:
+    """The types of one schema, whose objects get names that are not taken yet and are added to `models`."""
 
-    tool: Definition
-    arguments: Model
-    result: Type | None
-
-
-class Surface(Struct, frozen=True):
-    """All that is written for one server."""
-
-    contract: Contract
-    models: list[Model]
-    methods: list[ToolMethod]
-
-
-def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
-    taken: set[str] = set()
-    models: list[Model] = []
-    methods = []
-    for tool in tools:
-        stem = unique(pascal(tool.name), taken)
-        arguments = _ModelWriter(tool.input_schema, stem, taken, models).arguments()
-        result = None
-        if tool.output_schema is not None:
-            # The value itself: what older revisions wrap it in is taken off by the caller.
-            result = _ModelWriter(unwrapped(tool.output_schema), stem, taken, models).result()
-        methods.append(ToolMethod(tool, arguments, result))
-    return Surface(contract, models, methods)
-
-
-class _ModelWriter:
     def __init__(self, root: Schema, stem: str, taken: set[str], models: list[Model]) -> None:
         self._root, self._stem, self._taken, self._models = root, stem, taken, models
         self._known: dict[str, Type] = {}

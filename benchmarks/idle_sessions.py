@@ -1,0 +1,177 @@
+"""Ten thousand sessions on which nothing is asked, over two workers: what they cost, and how long a deploy takes.
+
+    python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL] [--without-streams]
+
+Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor is told to
+replace its workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
+each makes a call. It fails where a session is lost, a call is not answered, or the deploy takes more than ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from fleet_asking import Serving, children, cpu, private, serving
+
+DEPLOY_SECONDS = 10.0
+MOST_KB = 30.0
+PATIENCE = 120.0
+AT_ONCE = 64
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+HANDSHAKE = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "idle", "version": "1"}},
+}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=10_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--store", help="PostgreSQL or SQLite; otherwise the fleet's own")
+    parser.add_argument("--without-streams", action="store_true", help="no client listens")
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with serving(options.workers, store=options.store) as fleet:
+        return uvloop.run(measure(fleet, options.sessions, streams=not options.without_streams))
+
+
+async def measure(fleet: Serving, count: int, streams: bool) -> int:
+    workers = children(fleet.supervisor)
+    before, spent, began = private(workers), cpu(workers), time.perf_counter()
+    clients = [Idle(fleet.port, streams) for _ in range(count)]
+    await together([one.begin() for one in clients])
+    took = time.perf_counter() - began
+    kept = (private(workers) - before) / count / 1e3
+    print(f"{count} sessions over {len(workers)} workers, begun in {took:.1f} s,"
+          f" {(cpu(workers) - spent) / count * 1e6:.0f} µs of the workers' CPU for each")  # fmt: skip
+    print(f"memory of the workers: {before / 1e6:.0f} MB, and {kept:.1f} kB for each session")
+    idle = cpu(workers)
+    await asyncio.sleep(10)
+    print(f"doing nothing for 10 s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
+    seconds, all_back = await deploy(fleet.supervisor, workers, clients)
+    print(f"a deploy: {seconds:.1f} s until the old workers are gone, {all_back:.1f} s until all clients listen again")
+    began = time.perf_counter()
+    await together([one.call() for one in clients])
+    print(f"a call in each afterwards: {time.perf_counter() - began:.1f} s in all")
+    now = children(fleet.supervisor)
+    print(f"memory of the new workers: {private(now) / 1e6:.0f} MB with all sessions")
+    outcomes = Counter(one.outcome for one in clients)
+    print(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
+    for one in clients:
+        one.close()
+    well = outcomes == {"answered": count} and max(seconds, all_back) <= DEPLOY_SECONDS and kept <= MOST_KB
+    print("as it should be" if well else "NOT as it should be")
+    return int(not well)
+
+
+async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> tuple[float, float]:
+    """Seconds until the old workers are gone, and until all clients listen again."""
+    began = time.perf_counter()
+    os.kill(supervisor, signal.SIGHUP)
+    async with asyncio.timeout(PATIENCE):
+        while set(workers) & set(children(supervisor)):  # noqa: ASYNC110 - other processes tell us nothing
+            await asyncio.sleep(0.05)
+        seconds = time.perf_counter() - began
+        for one in clients:
+            await one.listens.wait()
+        return seconds, time.perf_counter() - began
+
+
+async def together(coroutines: list[Any]) -> None:
+    """All of them, some at a time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def take(one: Any) -> None:
+        async with turns:
+            await one
+
+    await asyncio.gather(*map(take, coroutines))
+
+
+@dataclass(eq=False)
+class Idle:
+    """A client that has nothing to ask."""
+
+    port: int
+    streams: bool
+    id: str = ""
+    outcome: str = "nothing"
+    listens: asyncio.Event = field(default_factory=asyncio.Event)
+    _listening: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = await self._post(reader, writer, HANDSHAKE)
+        self.id = head["mcp-session-id"]
+        await self._post(reader, writer, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        writer.close()
+        if self.streams:
+            self._listening = asyncio.create_task(self._listen())
+            await self.listens.wait()
+        else:
+            self.listens.set()
+
+    async def call(self) -> None:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            await self._post(reader, writer, CALL)
+            writer.close()
+            self.outcome = "answered"
+        except (OSError, ValueError, EOFError) as why:
+            self.outcome = str(why)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.write(self._head("GET", 0))
+                head = await reader.readuntil(b"\r\n\r\n")
+                if b" 200 " not in head[:16]:
+                    raise OSError(head.decode().partition("\r\n")[0])
+                self.listens.set()
+                while await reader.read(4096):
+                    pass
+            except (OSError, EOFError):
+                await asyncio.sleep(0.1)
+            self.listens.clear()
+            writer.close()
+
+    async def _post(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: dict[str, Any]
+    ) -> dict[str, str]:
+        body = json.dumps(message).encode()
+        writer.write(self._head("POST", len(body)) + body)
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        if status.split()[1] not in ("200", "202"):
+            raise ValueError(status)
+        found = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        await reader.readexactly(int(found.get("content-length", "0")))
+        return found
+
+    def _head(self, method: str, length: int) -> bytes:
+        session = f"mcp-session-id: {self.id}\r\nmcp-protocol-version: 2025-11-25\r\n" if self.id else ""
+        accept = "text/event-stream" if method == "GET" else "application/json, text/event-stream"
+        body = f"content-type: application/json\r\ncontent-length: {length}\r\n" if length else ""
+        return f"{method} /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: {accept}\r\n{session}{body}\r\n".encode()
+
+    def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

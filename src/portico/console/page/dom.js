@@ -1,0 +1,172 @@
+// Elements are made here and nowhere else. Text goes in as text, attributes come from a short list, and an address
+// from outside becomes a link only by `link`: nothing that a server says can become markup, code or a request.
+
+const ALLOWED = new Set([
+  "alt", "autocomplete", "checked", "colspan", "controls", "disabled", "draggable", "dir", "download", "for", "hidden", "id",
+  "inputmode", "lang", "list", "max", "maxlength", "min", "multiple", "name", "open", "placeholder", "readonly", "rel",
+  "required", "role", "rows", "scope", "selected", "size", "spellcheck", "step", "tabindex", "target", "title", "type", "value",
+  "viewBox", "d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform", "text-anchor",
+  "autofocus", "sandbox", "method", "pattern", "enterkeyhint",
+]);
+const SVG = "http://www.w3.org/2000/svg";
+const DRAWN = new Set(["svg", "path", "line", "circle", "rect", "polyline", "text", "g", "polygon"]);
+
+/** h("p", {class: "quiet", on: {click}}, "text", node, [nodes]) */
+export function h(tag, options, ...children) {
+  const element = DRAWN.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(options ?? {})) set(element, name, value);
+  put(element, children);
+  return element;
+}
+
+function set(element, name, value) {
+  if (value === undefined || value === null || value === false) return;
+  if (name === "class") element.setAttribute("class", value);
+  else if (name === "on") for (const [kind, listener] of Object.entries(value)) element.addEventListener(kind, listener);
+  else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+  else if (name === "data") Object.assign(element.dataset, value);
+  else if (name === "value" && "value" in element) element.value = value;
+  else if (name.startsWith("aria-") || ALLOWED.has(name)) element.setAttribute(name, value === true ? "" : String(value));
+  else throw new TypeError(`no attribute ${name}`);
+}
+
+function put(element, children) {
+  for (const child of children) {
+    if (child === undefined || child === null || child === false) continue;
+    if (Array.isArray(child)) put(element, child);
+    else element.append(child instanceof Node ? child : String(child));
+  }
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren();
+  put(element, children);
+  return element;
+}
+
+let counter = 0;
+export const fresh = (stem) => `${stem}-${++counter}`;
+
+export const button = (text, click, options = {}) =>
+  h("button", { type: "button", ...options, on: { click, ...options.on } }, text);
+
+/** A link that leaves the page: only http and https, its host in sight, and nothing told to where it leads. */
+export function link(address, text) {
+  const url = safe(address);
+  if (!url) return h("span", { class: "mono breakable" }, text ?? address);
+  const element = h("a", { class: "away", rel: "noopener noreferrer", target: "_blank", title: plain(url.href, 500) }, text ?? plain(url.href, 200));
+  element.href = url.href;
+  return text && text !== url.href ? h("span", {}, element, " ", h("span", { class: "quiet" }, `(${url.host})`)) : element;
+}
+
+function safe(address) {
+  try {
+    const url = new URL(String(address));
+    return (url.protocol === "https:" || url.protocol === "http:") && !url.username && !url.password ? url : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+// What turns the writing around, or hides in it, is shown as what it is.
+const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+const named = (found) => `⟨U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+
+/** A text of somebody else's, to be shown in a line: bounded, and nothing invisible in it. */
+export function plain(text, longest = 300) {
+  const all = typeof text === "string" ? text : text === undefined || text === null ? "" : String(text);
+  const shown = all.slice(0, longest).replace(INVISIBLE, named);
+  return all.length > longest ? `${shown}…` : shown;
+}
+
+/** The same for a text of many lines, whole. */
+export const visible = (text) => String(text).replace(INVISIBLE, named);
+
+let speaker;
+/** Say it to those who listen to a screen reader, and show it for a moment. */
+export function say(text, kind = "info") {
+  speaker ??= document.getElementById("said");
+  const note = h("div", { class: `note ${kind}` }, plain(text, 400));
+  speaker.append(note);
+  setTimeout(() => note.remove(), kind === "bad" ? 9000 : 3500);
+}
+
+export async function copy(text, what = "Copied") {
+  try {
+    await navigator.clipboard.writeText(text);
+    say(what);
+  } catch {
+    show("Copy it from here", h("textarea", { rows: 12, class: "mono wide", readonly: true, "aria-label": "Text to copy", value: text }));
+  }
+}
+
+export function save(name, text, type = "application/json") {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const element = h("a", { download: name });
+  element.href = address;
+  element.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+/** A dialog with a heading. Gives the dialog; it leaves the document when it is closed. */
+export function show(title, ...content) {
+  const id = fresh("dialog");
+  const dialog = h("dialog", { "aria-labelledby": id, class: "dialog" },
+    h("div", { class: "row apart" }, h("h2", { id }, title),
+      button("✕", () => dialog.close(), { class: "plain", "aria-label": "Close" })),
+    ...content);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+export function ask(title, text, yes = "Yes") {
+  return new Promise((resolve) => {
+    let answer = false;
+    const dialog = show(title, h("p", {}, text), h("div", { class: "row end" },
+      button("Cancel", () => dialog.close()),
+      button(yes, () => { answer = true; dialog.close(); }, { class: "primary", autofocus: true })));
+    dialog.addEventListener("close", () => resolve(answer));
+  });
+}
+
+export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
+
+/** How long ago, or how long: the two figures that matter. */
+export function span(milliseconds) {
+  if (milliseconds === undefined || milliseconds === null || Number.isNaN(milliseconds)) return "–";
+  if (milliseconds < 1) return `${Math.round(milliseconds * 1000)} µs`;
+  if (milliseconds < 1000) return `${milliseconds < 10 ? milliseconds.toFixed(1) : Math.round(milliseconds)} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} days`;
+}
+
+export function size(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+export const number = (value) => (typeof value === "number" ? value.toLocaleString("en") : String(value ?? "–"));
+
+/** A moment as a person says it; the whole of it in the title. */
+export function when(value) {
+  const moment = typeof value === "number" ? new Date(value < 1e11 ? value * 1000 : value) : new Date(value);
+  if (Number.isNaN(moment.getTime())) return h("span", { class: "quiet" }, plain(value, 40) || "–");
+  const ago = Date.now() - moment.getTime();
+  const text = ago < -1000 ? `in ${span(-ago)}` : ago < 60000 ? "just now" : ago < 7 * 86400000 ? `${span(ago)} ago` : moment.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+  return h("time", { title: moment.toISOString() }, text);
+}
+
+/** The listener, called once it has been quiet for a while. */
+export function later(listener, milliseconds) {
+  let timer;
+  return (...all) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => listener(...all), milliseconds);
+  };
+}

@@ -1,0 +1,59 @@
+// The beginning: who is asking, then the shell.
+
+import { button, fill, h, plain, say } from "./dom.js";
+import { call, signIn } from "./mcp.js";
+import { startShell } from "./shell.js";
+
+applyScheme();
+start();
+
+async function start() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token) {
+    // Before anything else: it is not to be seen, kept in the history, or copied with the address.
+    history.replaceState(null, "", location.pathname);
+    try {
+      await signIn(token);
+    } catch (why) {
+      // The key of an earlier visit may still be good.
+      say(why.message, "bad");
+    }
+  }
+  try {
+    await startShell(await call("about"), door);
+  } catch (why) {
+    if (why.status === 401) door(why);
+    else broken(why);
+  }
+}
+
+/** The way in, for those who have no key. */
+function door(why) {
+  document.getElementById("side").replaceChildren(h("div", { class: "brand" }, "Portico"));
+  const field = h("input", { type: "password", id: "token", class: "wide", autocomplete: "current-password" });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const enter = async (event) => {
+    event.preventDefault();
+    try {
+      await signIn(field.value.trim());
+      await startShell(await call("about"), door);
+    } catch (refused) {
+      fill(problem, plain(refused.message));
+      field.focus();
+    }
+  };
+  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "Who is there?"),
+    h("p", { class: "quiet" }, plain(why.how ?? "Open the link that portico printed when it was started, or give the token here.", 600)),
+    h("form", { class: "stack", on: { submit: enter } }, h("label", { for: "token" }, "Token"), field, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Come in")))));
+  field.focus();
+}
+
+function broken(why) {
+  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "The console cannot be shown"), h("p", { role: "alert" }, plain(why.message, 600)),
+    h("div", {}, button("Try again", () => location.reload(), { class: "primary" }))));
+}
+
+function applyScheme() {
+  const kept = localStorage.getItem("portico-console-scheme");
+  if (kept === "light" || kept === "dark") document.documentElement.dataset.scheme = kept;
+}

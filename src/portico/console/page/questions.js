@@ -1,0 +1,88 @@
+// What a server asks in the middle of a call: forms to fill in, addresses to open, texts that a model should write,
+// folders. A person answers all of them here, whichever view is open.
+
+import { button, fill, h, link, plain, say } from "./dom.js";
+import { makeForm } from "./form.js";
+import { showBlock } from "./results.js";
+
+const ROOTS = "portico-console-roots";
+const PATIENCE = 120;
+
+/** Runs that a view began, for which folders are not asked for. */
+export const withoutPerson = new Set();
+
+export function watchQuestions(app, place) {
+  const shown = new Map();
+  // Folders are asked for in every call. They are given by hand once, and the same from then on.
+  const byItself = async (question) => {
+    if (question.kind !== "roots") return false;
+    await new Promise((resolve) => setTimeout(resolve, PATIENCE));
+    const kept = sessionStorage.getItem(`${ROOTS} ${question.target}`);
+    if (!kept && !withoutPerson.has(question.run)) return false;
+    await app.call("answer", { question: question.id, action: "accept", content: { roots: JSON.parse(kept ?? "[]") } }).catch(() => {});
+    return true;
+  };
+  const take = ({ questions }) => {
+    const open = new Set(questions.map((one) => one.id));
+    for (const [id, card] of shown) if (!open.has(id)) { card.remove(); shown.delete(id); }
+    for (const question of questions) {
+      if (shown.has(question.id)) continue;
+      const card = makeCard(app, question, () => { card.remove(); shown.delete(question.id); });
+      shown.set(question.id, card);
+      present(question, card);
+    }
+  };
+  const present = async (question, card) => {
+    if (await byItself(question) || shown.get(question.id) !== card) return;
+    place.append(card);
+    say("The server asks something");
+    if (!document.activeElement || document.activeElement === document.body || document.activeElement.closest("button")) card.querySelector("input, textarea, select, button")?.focus();
+  };
+  app.on("questions", take);
+  app.call("list_questions").then(take).catch(() => {});
+}
+
+function makeCard(app, question, gone) {
+  const kinds = { elicitation: "The server asks", sampling: "The server wants a text from a model", roots: "The server asks for your folders" };
+  const answer = async (action, content) => {
+    try {
+      await app.call("answer", { question: question.id, action, ...(content === undefined ? {} : { content }) });
+      gone();
+    } catch (why) {
+      say(why.message, "bad");
+    }
+  };
+  const body = { elicitation: elicitation, sampling: sampling, roots: roots }[question.kind] ?? elicitation;
+  return h("section", { class: "card question", style: { margin: "14px 24px 0" }, "aria-label": kinds[question.kind] ?? "A question" },
+    h("h2", {}, kinds[question.kind] ?? "The server asks"), body(question, answer));
+}
+
+const choices = (accept, text, answer) => h("div", { class: "row" }, button(text, accept, { class: "primary" }),
+  button("Decline", () => answer("decline")), button("Cancel", () => answer("cancel"), { class: "plain" }));
+
+function elicitation(question, answer) {
+  const message = h("p", { class: "breakable" }, plain(question.message, 4000));
+  if (question.mode === "url") return h("div", { class: "stack" }, message, h("p", {}, "It wants you to open ", link(question.url)), choices(() => answer("accept"), "I have opened it", answer));
+  const form = makeForm(question.schema ?? {}, { label: "Answer" });
+  return h("div", { class: "stack" }, message, form.element, choices(() => {
+    if (!form.problems().length) answer("accept", form.read());
+  }, "Answer", answer));
+}
+
+function sampling(question, answer) {
+  const params = question.params ?? {};
+  const text = h("textarea", { rows: 4, class: "wide grow", "aria-label": "What the model would say" });
+  const said = (Array.isArray(params.messages) ? params.messages : []).slice(0, 50).map((one) => h("div", { class: "stack" }, h("span", { class: "badge" }, plain(one.role, 20)), (Array.isArray(one.content) ? one.content : [one.content]).map((block) => showBlock(block))));
+  return h("div", { class: "stack" }, params.systemPrompt ? h("p", { class: "about" }, plain(params.systemPrompt, 4000)) : undefined, said,
+    h("label", {}, "Answer as the model", text), choices(() => answer("accept", { text: text.value }), "Answer", answer));
+}
+
+function roots(question, answer) {
+  const field = h("textarea", { rows: 3, class: "mono wide", placeholder: "file:///home/me/project", "aria-label": "Folders, one in a line, as file:// addresses" });
+  return h("div", { class: "stack" }, h("p", {}, "One folder in a line, as a file:// address; none is an answer too. It is given the same the next time, until this tab is closed."), field, choices(() => {
+    const all = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const given = all.map((uri) => ({ uri, name: uri.split("/").filter(Boolean).pop() ?? uri }));
+    sessionStorage.setItem(`${ROOTS} ${question.target}`, JSON.stringify(given));
+    answer("accept", { roots: given });
+  }, "Answer", answer));
+}

@@ -1,0 +1,176 @@
+// What a server gave back, as what it is: text, a tree, a table, a picture, a sound, a link. Pictures and sounds come from
+// the result itself and in a few known types; nothing is fetched that a server names.
+
+import { button, copy, fill, h, link, plain, save, size, visible } from "./dom.js";
+import { kind } from "./schema.js";
+import { makeTree } from "./tree.js";
+
+const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
+const SOUNDS = new Set(["audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/ogg", "audio/webm", "audio/mp4", "audio/aac", "audio/flac"]);
+const FIRST_TEXT = 40000;
+const MORE_TEXT = 200000;
+const ROWS = 100;
+
+/** Everything of a tools/call result. `open(uri)` is called for links to resources of the same server. */
+export function showResult(result, { open } = {}) {
+  const structured = result.structuredContent;
+  const blocks = Array.isArray(result.content) ? result.content : [];
+  const ways = [];
+  const media = blocks.filter((block) => block?.type !== "text");
+  if (media.length) ways.push([media.length === blocks.length ? "Content" : "All content", () => showBlocks(blocks, open)]);
+  const data = structured !== undefined ? structured : parsed(blocks);
+  const rows = data === undefined ? undefined : findRows(data);
+  if (rows) ways.push(["Table", () => makeTable(rows)]);
+  if (data !== undefined) ways.push(["Tree", () => makeTree(data, { label: "Result" })]);
+  if (blocks.some((block) => block?.type === "text") && !media.length) ways.push(["Text", () => showBlocks(blocks, open)]);
+  ways.push(["Raw", () => makeTree(result, { label: "The whole result" })]);
+  return chooser(ways, result);
+}
+
+/** Views of the same thing, of which one is shown; made when it is chosen. */
+export function chooser(ways, whole) {
+  const view = h("div", { class: "view" });
+  const made = new Map();
+  const buttons = ways.map(([name, make], index) => button(name, () => choose(index), { "aria-pressed": "false" }));
+  const choose = (index) => {
+    if (!made.has(index)) made.set(index, ways[index][1]());
+    fill(view, made.get(index));
+    buttons.forEach((one, place) => one.setAttribute("aria-pressed", String(place === index)));
+  };
+  choose(0);
+  const tools = whole === undefined ? undefined : h("div", { class: "row" },
+    button("Copy", () => copy(JSON.stringify(whole, null, 2), "The result is copied"), { class: "small" }),
+    button("Save", () => save("result.json", JSON.stringify(whole, null, 2)), { class: "small" }));
+  return h("div", { class: "stack" }, h("div", { class: "row apart" }, h("div", { class: "segments", role: "group", "aria-label": "How to look at it" }, buttons), tools), view);
+}
+
+function parsed(blocks) {
+  if (blocks.length !== 1 || blocks[0]?.type !== "text" || typeof blocks[0].text !== "string") return undefined;
+  const text = blocks[0].text.trimStart();
+  if (text[0] !== "{" && text[0] !== "[") return undefined;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+export function showBlocks(blocks, open) {
+  return h("div", { class: "stack" }, blocks.slice(0, 200).map((block) => showBlock(block, open)),
+    blocks.length > 200 ? h("p", { class: "quiet" }, `and ${blocks.length - 200} more, in Raw`) : undefined);
+}
+
+export function showBlock(block, open) {
+  switch (block?.type) {
+    case "text": return showText(String(block.text ?? ""));
+    case "image": return showPicture(block.data, block.mimeType);
+    case "audio": return showSound(block.data, block.mimeType);
+    case "resource": return showContents(block.resource ?? {}, open);
+    case "resource_link": return showLink(block, open);
+    default: return makeTree(block, { label: "Content" });
+  }
+}
+
+/** A text, the beginning of it where it is long. */
+export function showText(text) {
+  const block = h("pre", { class: "block", tabindex: "0" });
+  let shown = 0;
+  const more = button("", () => add(MORE_TEXT), { class: "small" });
+  const add = (length) => {
+    // A piece of its own each, so that what is there is not laid out again.
+    block.append(h("span", {}, visible(text.slice(shown, shown + length))));
+    shown += length;
+    more.textContent = `Show more: ${size(text.length - shown)} are left`;
+    more.hidden = shown >= text.length;
+  };
+  add(FIRST_TEXT);
+  return h("div", { class: "stack" }, block, more);
+}
+
+const bytesFit = (data) => typeof data === "string" && data.length < 30e6 && /^[A-Za-z0-9+/\s]*={0,2}\s*$/.test(data);
+
+function showPicture(data, type) {
+  if (!PICTURES.has(type) || !bytesFit(data)) return unseen("picture", type, data);
+  const picture = h("img", { alt: `Picture from the server, ${type}` });
+  picture.addEventListener("error", () => picture.replaceWith(unseen("picture that cannot be read", type, data)));
+  picture.src = `data:${type};base64,${data.replace(/\s/g, "")}`;
+  return h("figure", {}, picture);
+}
+
+function showSound(data, type) {
+  if (!SOUNDS.has(type) || !bytesFit(data)) return unseen("sound", type, data);
+  const sound = h("audio", { controls: true, "aria-label": "Sound from the server" });
+  sound.src = `data:${type};base64,${data.replace(/\s/g, "")}`;
+  return sound;
+}
+
+const unseen = (what, type, data) => h("p", { class: "quiet" }, `A ${what} that is not shown: `, h("code", {}, plain(type ?? "no type", 80)), `, ${size(String(data ?? "").length)}`);
+
+/** What resources/read gives, or a resource inside a result. */
+export function showContents(resource, open) {
+  const head = h("div", { class: "row" }, h("code", { class: "breakable" }, plain(resource.uri, 500)), h("span", { class: "badge" }, plain(resource.mimeType ?? "no type", 60)));
+  let body;
+  if (typeof resource.text === "string") {
+    const data = parsed([{ type: "text", text: resource.text }]);
+    body = data === undefined ? showText(resource.text) : chooser([["Tree", () => makeTree(data)], ["Text", () => showText(resource.text)], ...(findRows(data) ? [["Table", () => makeTable(findRows(data))]] : [])]);
+  } else if (resource.mimeType?.startsWith("image/")) body = showPicture(resource.blob, resource.mimeType);
+  else if (resource.mimeType?.startsWith("audio/")) body = showSound(resource.blob, resource.mimeType);
+  else body = unseen("blob", resource.mimeType, resource.blob);
+  return h("div", { class: "stack" }, head, body);
+}
+
+function showLink(block, open) {
+  const title = plain(block.title ?? block.name ?? block.uri, 200);
+  const inside = open ? button(`Read ${title}`, () => open(String(block.uri)), { class: "small" }) : undefined;
+  return h("div", { class: "card" }, h("div", { class: "row" }, h("strong", {}, title), block.mimeType ? h("span", { class: "badge" }, plain(block.mimeType, 60)) : undefined, inside),
+    link(block.uri), block.description ? h("p", { class: "about" }, plain(block.description, 1000)) : undefined);
+}
+
+/** The list of objects that this is, or has. */
+export function findRows(data) {
+  const fits = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 50).every((row) => kind(row) === "object");
+  if (fits(data)) return data;
+  if (kind(data) !== "object") return undefined;
+  const lists = Object.values(data).filter(fits);
+  return lists.length ? lists.reduce((best, one) => (one.length > best.length ? one : best)) : undefined;
+}
+
+/** columns: [[key, title]]; all that are found where none are given. */
+export function makeTable(rows, { columns, caption, choose } = {}) {
+  const keys = columns ?? [...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].slice(0, 24).map((key) => [key, key]);
+  let sorted = rows;
+  let by;
+  let down = false;
+  const body = h("tbody");
+  const more = button("", () => add(), { class: "small" });
+  let drawn = 0;
+  const add = () => {
+    const until = Math.min(drawn + ROWS, sorted.length);
+    for (; drawn < until; drawn++) body.append(line(sorted[drawn]));
+    more.hidden = drawn >= sorted.length;
+    more.textContent = `Show ${Math.min(ROWS, sorted.length - drawn)} more of ${(sorted.length - drawn).toLocaleString("en")}`;
+  };
+  const line = (row) => h("tr", choose ? { tabindex: "0", on: { click: () => choose(row), keydown: (event) => event.key === "Enter" && choose(row) } } : {},
+    keys.map(([key, , show]) => h("td", { class: typeof row[key] === "number" ? "figure" : undefined }, show ? show(row[key], row) : cell(row[key]))));
+  const sort = (key) => {
+    down = by === key ? !down : false;
+    by = key;
+    sorted = [...rows].sort((a, b) => compare(a[key], b[key]) * (down ? -1 : 1));
+    heads.forEach(([one, head]) => head.setAttribute("aria-sort", one === key ? (down ? "descending" : "ascending") : "none"));
+    fill(body);
+    drawn = 0;
+    add();
+  };
+  const heads = keys.map(([key, title]) => [key, h("th", { scope: "col", "aria-sort": "none" }, button(plain(title, 60), () => sort(key)))]);
+  add();
+  return h("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": caption ?? "Table" }, h("table", {}, caption ? h("caption", {}, caption) : undefined, h("thead", {}, h("tr", {}, heads.map(([, head]) => head))), body), more);
+}
+
+const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a ?? "").localeCompare(String(b ?? "")));
+
+function cell(value) {
+  if (value === undefined) return "";
+  if (value === null) return h("span", { class: "quiet" }, "null");
+  if (typeof value === "object") return h("code", {}, plain(JSON.stringify(value), 160));
+  return plain(value, 240);
+}

@@ -1,0 +1,33 @@
+// The services that come with Portico are used as any client uses them: by their tools, at the target.
+
+import { fill, h, plain } from "./dom.js";
+import { Refusal } from "./mcp.js";
+import { withoutPerson } from "./questions.js";
+
+export const offers = (app, service, word) => app.target.services?.[service]?.[word] !== undefined;
+
+export async function use(app, service, word, args = {}) {
+  const name = app.target.services?.[service]?.[word];
+  if (!name) throw new Refusal(`This server has no ${word}.`);
+  const said = await app.call("call_tool", { target: app.target.id, name, arguments: args }, { notice: byItself });
+  if (said.error) throw new Refusal(said.error.message);
+  if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "It did not work.");
+  const data = said.result?.structuredContent;
+  if (data !== undefined) return data;
+  throw new Refusal("It gave nothing that can be shown here: look at it under Tools.");
+}
+
+// A view asks again and again, and nobody is there to be asked back for folders.
+const byItself = (method, { logger, data }) => {
+  if (method === "notifications/message" && logger === "run") withoutPerson.add(data.run);
+};
+
+/** The work, with its refusal shown in a place. */
+export async function within(place, work) {
+  try {
+    return await work();
+  } catch (why) {
+    if (why.name !== "AbortError") fill(place, h("p", { role: "alert", class: "problem" }, plain(why.message, 2000)));
+    return undefined;
+  }
+}

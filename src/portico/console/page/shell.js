@@ -1,0 +1,265 @@
+// The frame around the views: which server, which view, by the address; the palette; what concerns all of them.
+
+import { ask, button, fill, h, number, plain, say, show } from "./dom.js";
+import * as live from "./live.js";
+import { call, signOut } from "./mcp.js";
+import { openPalette } from "./palette.js";
+import { watchQuestions } from "./questions.js";
+import { VIEWS } from "./views.js";
+
+const side = document.getElementById("side");
+const main = document.getElementById("main");
+const place = h("div", { class: "place" });
+const asked = h("div", { id: "asked" });
+const banner = h("div", { id: "banner", role: "alert" });
+
+export const app = {
+  about: { parts: [] }, targets: [], target: undefined, view: undefined, principal: undefined, kept: new Map(),
+  has: (part) => app.about.parts.includes(part),
+  call, on: live.on,
+  goto: (view, ...rest) => { location.hash = address(view, ...rest); },
+  address: (view, ...rest) => address(view, ...rest),
+  /** What the current target offers of a kind; asked for once for each state of the list. */
+  items(kind) {
+    const target = app.target;
+    const key = JSON.stringify([target.id, kind, target.versions?.[kind], app.principal]);
+    if (!app.kept.has(key)) {
+      if (app.kept.size > 24) app.kept.clear();
+      const asking = call("list_items", { target: target.id, kind, ...(app.principal && target.id === "self" ? { as_principal: app.principal } : {}) });
+      asking.catch(() => app.kept.delete(key));
+      app.kept.set(key, asking);
+    }
+    return app.kept.get(key);
+  },
+  viewAs(principal) {
+    app.principal = principal;
+    app.kept.clear();
+    drawBanner();
+    refresh();
+  },
+};
+
+const address = (view, ...rest) => `#/${[app.target?.id ?? "self", view, ...rest].map(encodeURIComponent).join("/")}`;
+
+let mounted;
+let shownAt = "";
+let door;
+let trouble;
+let dev;
+
+export async function startShell(about, signInAgain) {
+  door = signInAgain;
+  app.about = about;
+  app.targets = (await call("list_targets")).targets;
+  app.target = app.targets[0];
+  // Which services are behind it is known once its tools have been listed.
+  if (app.target?.state === "open" && app.target.capabilities?.tools) {
+    await app.items("tools").catch(() => {});
+    app.targets = (await call("list_targets")).targets;
+  }
+  fill(main, banner, asked, place);
+  document.title = `${plain(about.name, 60)} · Portico`;
+  window.addEventListener("hashchange", route);
+  document.addEventListener("keydown", keys);
+  live.onState(connected);
+  live.on("targets", ({ targets }) => takeTargets(targets));
+  if (app.has("dev")) live.on("dev", (state) => { dev = state; drawBanner(); });
+  watchQuestions(app, asked);
+  route();
+}
+
+function connected(yes, why) {
+  if (!yes && why?.status === 401) {
+    live.stop();
+    return void door(why);
+  }
+  const now = yes ? undefined : "The server is away. Trying again.";
+  if (now === trouble) return;
+  const wasAway = trouble !== undefined;
+  trouble = now;
+  drawBanner();
+  if (yes && wasAway) call("list_targets").then(({ targets }) => takeTargets(targets)).catch(() => {});
+}
+
+function drawBanner() {
+  const parts = [];
+  if (trouble) parts.push(h("div", { class: "banner" }, trouble));
+  if (dev?.state === "broken") parts.push(h("div", { class: "banner" }, h("strong", {}, `${plain(dev.file, 200)} cannot be loaded`), dev.line ? `, line ${dev.line}` : "", ". The last good version goes on serving.", h("pre", { tabindex: "0" }, plain(dev.error, 4000))));
+  if (app.principal) parts.push(h("div", { class: "banner row apart" }, h("span", {}, "You see what ", h("strong", {}, plain(app.principal.id, 80)), " sees."), button("See as yourself", () => app.viewAs(undefined), { class: "small" })));
+  fill(banner, parts);
+}
+
+function takeTargets(targets) {
+  const before = app.target;
+  app.targets = targets;
+  app.target = targets.find((one) => one.id === before?.id) ?? targets[0];
+  drawSide();
+  if (!before || app.target?.id !== before.id) return void route();
+  const changed = JSON.stringify([before.versions, before.state, before.updated, before.revision]) !== JSON.stringify([app.target.versions, app.target.state, app.target.updated, app.target.revision]);
+  const wanted = location.hash.split("/")[2];
+  if (wanted && wanted !== app.view?.id && VIEWS.some((view) => view.id === wanted && view.shown(app))) route();
+  else if (changed) refresh();
+}
+
+/** The view is told that something is new; one that cannot be told is made again. */
+function refresh() {
+  if (mounted?.refresh) mounted.refresh();
+  else {
+    shownAt = "";
+    route();
+  }
+}
+
+function route() {
+  const [id, name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(readPart);
+  const target = app.targets.find((one) => one.id === id) ?? app.target ?? app.targets[0];
+  app.target = target;
+  const views = VIEWS.filter((view) => view.shown(app));
+  const view = views.find((one) => one.id === name) ?? views[0];
+  const at = `${target?.id}/${view?.id}`;
+  app.view = view;
+  side.classList.remove("open");
+  drawSide();
+  if (at === shownAt && mounted?.go) return void mounted.go(rest);
+  mounted?.leave?.();
+  shownAt = at;
+  mounted = undefined;
+  fill(place);
+  place.scrollTop = 0;
+  if (!target) return void fill(place, h("div", { class: "page" }, h("h1", {}, "No server is open"), opener()));
+  if (target.state === "failed" && !view.apart) return void fill(place, failed(target));
+  mounted = view.mount(place, app, rest) ?? {};
+}
+
+const readPart = (part) => {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+};
+
+const failed = (target) => h("div", { class: "page" }, h("h1", {}, plain(target.title, 120)), h("p", { role: "alert" }, plain(target.error ?? "It cannot be reached.", 2000)),
+  app.has("open") ? h("div", {}, button("Try again", () => call("set_revision", { target: target.id, revision: target.wanted }).catch((why) => say(why.message, "bad")))) : undefined);
+
+// --- the side ----------------------------------------------------------------------------------------------------------
+
+function drawSide() {
+  const focused = document.activeElement?.closest?.("#side") ? document.activeElement.getAttribute("href") ?? document.activeElement.dataset.key : undefined;
+  const groups = Map.groupBy(VIEWS.filter((view) => view.shown(app)), (view) => view.group);
+  fill(side,
+    h("div", { class: "brand" }, icon(), "Portico", button("Menu", () => side.classList.toggle("open"), { class: "menu small", "aria-expanded": String(side.classList.contains("open")) })),
+    targetButton(),
+    button([h("span", {}, "Go to, or run"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", data: { key: "seek" } }),
+    h("nav", { "aria-label": "Views" }, [...groups].map(([group, views]) => h("section", {}, h("h2", {}, group), h("ul", {}, views.map(entry))))),
+    h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Change the colours" }), h("span", { class: "quiet" }, plain(app.about.portico ?? "", 20))));
+  if (focused) [...side.querySelectorAll("a, button")].find((one) => (one.getAttribute("href") ?? one.dataset.key) === focused)?.focus();
+}
+
+const icon = () => {
+  const picture = h("img", { alt: "", width: 22, height: 22 });
+  picture.src = "/console/icon.svg";
+  return picture;
+};
+
+function entry(view) {
+  const element = h("a", { "aria-current": view === app.view ? "page" : undefined }, view.title, view.count ? h("span", { class: "count" }, view.count(app)) : undefined);
+  element.href = address(view.id);
+  return h("li", {}, element);
+}
+
+function targetButton() {
+  const target = app.target;
+  if (!target) return button("Open a server", chooseTarget, { class: "target" });
+  const colour = { open: "good", opening: "warn", failed: "bad" }[target.state] ?? "";
+  const server = target.server;
+  return button([h("span", { class: "name" }, h("span", { class: `dot ${colour}` }), plain(server?.title ?? server?.name ?? target.title, 60)),
+    h("span", { class: "quiet" }, plain([server?.version, target.revision].filter(Boolean).join(" · ") || target.state, 60))], chooseTarget,
+  { class: "target", data: { key: "target" }, "aria-label": `Server: ${plain(server?.name ?? target.title, 60)}. Choose another, or a revision` });
+}
+
+function chooseTarget() {
+  const rows = app.targets.map((target) => h("div", { class: "row apart" },
+    button([h("span", { class: "name" }, plain(target.server?.name ?? target.title, 80)), " ", h("span", { class: "quiet" }, plain(target.spec ?? target.kind, 80))], () => { dialog.close(); location.hash = `#/${encodeURIComponent(target.id)}/${app.view?.id ?? "tools"}`; }, { class: "plain" }),
+    h("span", { class: "row" }, revisions(target), app.targets.length > 1 && app.has("open") && target.id !== "self" ? button("Close", async () => { dialog.close(); takeTargets((await call("close_target", { target: target.id })).targets); }, { class: "small" }) : undefined)));
+  const dialog = show("Servers", ...rows, app.has("open") ? opener(() => dialog.close()) : undefined,
+    h("div", { class: "row end" }, button("Sign out", async () => { if (await ask("Sign out", "This page will need a new link.", "Sign out")) { await signOut(); location.reload(); } }, { class: "small" })));
+}
+
+function revisions(target) {
+  const select = h("select", { "aria-label": `Revision for ${plain(target.title, 60)}` }, h("option", { value: "" }, "newest that both know"),
+    (app.about.revisions ?? []).map((one) => h("option", { value: one, selected: one === target.wanted }, one)));
+  select.addEventListener("change", async () => {
+    try {
+      await call("set_revision", { target: target.id, revision: select.value || null });
+      say(`Connected again${select.value ? ` with ${select.value}` : ""}`);
+    } catch (why) {
+      say(why.message, "bad");
+    }
+  });
+  return select;
+}
+
+function opener(done = () => {}) {
+  const field = h("input", { type: "text", class: "wide", id: "open-target", placeholder: "https://…/mcp, a command, server.py, mcp.json", autocomplete: "off", spellcheck: "false" });
+  const token = h("input", { type: "password", class: "wide", id: "open-token", autocomplete: "off" });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const open = async (event) => {
+    event.preventDefault();
+    fill(problem, "Opening…");
+    try {
+      const target = await call("open_target", { target: field.value.trim(), ...(token.value ? { token: token.value } : {}) });
+      app.targets = (await call("list_targets")).targets;
+      done();
+      location.hash = `#/${encodeURIComponent(target.id)}/tools`;
+    } catch (why) {
+      fill(problem, plain(why.message, 600));
+    }
+  };
+  return h("form", { class: "stack card", on: { submit: open } }, h("h3", {}, "Open another"), h("label", { for: "open-target" }, "Address, command or file"), field,
+    h("label", { for: "open-token" }, "Bearer token ", h("span", { class: "quiet" }, "(if it wants one)")), token, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Open")));
+}
+
+// --- schemes, keys -------------------------------------------------------------------------------------------------------
+
+const SCHEMES = { "": "System colours", light: "Light", dark: "Dark" };
+const schemeText = () => SCHEMES[document.documentElement.dataset.scheme ?? ""];
+
+function nextScheme() {
+  const order = Object.keys(SCHEMES);
+  const next = order[(order.indexOf(document.documentElement.dataset.scheme ?? "") + 1) % order.length];
+  if (next) document.documentElement.dataset.scheme = next;
+  else delete document.documentElement.dataset.scheme;
+  localStorage.setItem("portico-console-scheme", next);
+  drawSide();
+  window.dispatchEvent(new Event("resize"));
+}
+
+async function palette() {
+  const views = VIEWS.filter((view) => view.shown(app)).map((view) => ({ title: view.title, kind: "view", run: () => app.goto(view.id) }));
+  const found = await Promise.all([["tools", "tool", "name"], ["prompts", "prompt", "name"], ["resources", "resource", "uri"]].map(async ([kind, word, key]) => {
+    if (!VIEWS.find((view) => view.id === kind).shown(app)) return [];
+    const { items } = await app.items(kind).catch(() => ({ items: [] }));
+    return items.map((item) => ({ title: item[key], kind: word, run: () => app.goto(kind, item[key]) }));
+  }));
+  const targets = app.targets.filter((one) => one !== app.target).map((one) => ({ title: one.server?.name ?? one.title, kind: "server", run: () => { location.hash = `#/${encodeURIComponent(one.id)}/tools`; } }));
+  openPalette([...views, ...found.flat(), ...targets, { title: "Servers and revisions", kind: "command", run: chooseTarget }, { title: "Change the colours", kind: "command", run: nextScheme }]);
+}
+
+function keys(event) {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    palette();
+  } else if (event.key === "/" && !event.target.closest("input, textarea, select, [contenteditable]")) {
+    const field = place.querySelector("input[type=search]");
+    if (field) {
+      event.preventDefault();
+      field.focus();
+    }
+  }
+}
+
+export const countOf = (kind) => (its) => {
+  const kept = its.target?.counts?.[kind];
+  return kept === undefined ? "" : number(kept);
+};

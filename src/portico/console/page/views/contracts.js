@@ -1,0 +1,70 @@
+// What the tools promise: what it costs a model to know them, what is wrong with them, what changed since a lock file.
+
+import { button, fill, h, number, plain } from "../dom.js";
+import { makeTable } from "../results.js";
+import { offers, use, within } from "../service.js";
+
+const LEVELS = { breaking: "bad", major: "bad", minor: "warn", patch: "good", none: "good", error: "bad", warning: "warn" };
+
+export function contractsView(place, app) {
+  const weights = h("div", { class: "card" });
+  const lint = h("div", { class: "stack" });
+  const diff = h("div", { class: "stack" });
+  const file = h("input", { type: "file", id: "lock-file" });
+  file.accept = ".json,.lock,.toml,.md,application/json";
+  const compare = () => within(diff, async () => {
+    const text = await file.files[0]?.text();
+    if (text === undefined) return;
+    fill(diff, h("p", { class: "quiet" }, "Comparing…"));
+    fill(diff, showDiff(await use(app, "contracts", "diff", { old: text })));
+  });
+  file.addEventListener("change", compare);
+  fill(place, h("div", { class: "page" }, h("h1", {}, "Contracts"), weights,
+    offers(app, "contracts", "diff") ? h("div", { class: "card" }, h("h2", {}, "Against a lock file"), h("p", { class: "about" }, "A file that portico contracts lock wrote, or a list of tools that was saved."), h("label", { for: "lock-file" }, "Lock file"), file, diff) : undefined,
+    offers(app, "contracts", "lint") ? h("div", { class: "card" }, h("div", { class: "row apart" }, h("h2", {}, "Findings"), button("Look at all tools", () => lintAll(app, lint), { class: "small" })), lint) : undefined));
+  const load = () => within(weights, async () => fill(weights, await weigh(app)));
+  load();
+  return { refresh: load, go() {} };
+}
+
+async function weigh(app) {
+  const { items, weight, weights = {} } = await app.items("tools");
+  const rows = items.map((tool) => ({ name: tool.name, tokens: weights[tool.name] ?? 0 })).sort((a, b) => b.tokens - a.tokens);
+  const top = rows[0]?.tokens || 1;
+  const bar = (tokens) => {
+    const line = h("div", { class: "hbar" });
+    line.style.width = `${(tokens / top) * 160}px`;
+    return line;
+  };
+  return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for a model to know them all"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens for one, on average")),
+    makeTable(rows, { caption: "Heaviest first", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "", (_, row) => bar(row.tokens)]] })];
+}
+
+const figure = (value, text) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text));
+
+function showDiff(said) {
+  return [h("p", {}, h("span", { class: `badge ${LEVELS[said.level] ?? ""}` }, plain(said.level, 20)), ` ${said.changes.length} ${said.changes.length === 1 ? "change" : "changes"}`),
+    said.changes.length ? makeTable(said.changes) : undefined,
+    said.migration ? h("details", {}, h("summary", {}, "What callers have to do"), h("pre", {}, plain(said.migration, 20000))) : undefined];
+}
+
+async function lintAll(app, place) {
+  await within(place, async () => {
+    const { items } = await app.items("tools");
+    const queue = items.map((tool) => tool.name).slice(0, 500);
+    const findings = [];
+    let done = 0;
+    const total = queue.length;
+    const bar = h("progress", { max: total, "aria-label": "Looking" });
+    fill(place, bar);
+    const work = async () => {
+      for (let name = queue.shift(); name !== undefined; name = queue.shift()) {
+        const said = await use(app, "contracts", "lint", { tool: name }).catch((why) => ({ findings: [{ level: "error", message: why.message }] }));
+        findings.push(...(said.findings ?? []).map((one) => ({ tool: name, ...one })));
+        bar.value = ++done;
+      }
+    };
+    await Promise.all([work(), work(), work()]);
+    fill(place, findings.length ? makeTable(findings) : h("p", {}, h("span", { class: "badge good" }, "nothing"), ` ${number(total)} tools, and nothing to say against them`));
+  });
+}

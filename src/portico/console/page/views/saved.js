@@ -1,0 +1,30 @@
+// Calls that were saved, to be run again.
+
+import { ask, button, empty, fill, h, plain, say, when } from "../dom.js";
+import { within } from "../service.js";
+
+const PLACES = { "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
+
+export function savedView(place, app) {
+  const list = h("div", { class: "stack" });
+  fill(place, h("div", { class: "page" }, h("h1", {}, "Saved calls"), list));
+  const load = () => within(list, async () => {
+    const { saved } = await app.call("list_saved");
+    fill(list, saved.length ? saved.map(row) : empty("Nothing is saved yet", "Save a call beside its Run button, and it is here the next time."));
+  });
+  const row = (one) => h("div", { class: "card" }, h("div", { class: "row apart" },
+    h("div", {}, h("h2", {}, plain(one.title, 120)), h("p", { class: "quiet" }, h("code", { class: "breakable" }, plain(one.name, 200)), " · ", when(one.at))),
+    h("div", { class: "row" }, button("Open", () => {
+      app.given = one.arguments;
+      const known = app.targets.some((target) => target.id === one.target) ? one.target : app.target.id;
+      location.hash = `#/${encodeURIComponent(known)}/${PLACES[one.method] ?? "tools"}/${encodeURIComponent(one.name)}/saved`;
+    }, { class: "primary" }), button("Delete", async () => {
+      if (!(await ask("Delete it", `“${plain(one.title, 100)}” will be gone.`, "Delete"))) return;
+      await within(list, () => app.call("delete_saved", { id: one.id }));
+      say("Deleted");
+      load();
+    }, { class: "danger" }))),
+  h("pre", { class: "breakable" }, plain(JSON.stringify(one.arguments), 400)));
+  load();
+  return { refresh: load };
+}

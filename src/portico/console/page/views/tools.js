@@ -1,0 +1,115 @@
+// Tools: a form from the schema, a run, what came of it.
+
+import { button, empty, fill, h, number, plain, say, show } from "../dom.js";
+import { makeForm } from "../form.js";
+import { makeList } from "../list.js";
+import { showResult } from "../results.js";
+import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
+import { makeTree } from "../tree.js";
+
+const HINTS = [["readOnlyHint", true, "reads only", "good"], ["destructiveHint", true, "can destroy", "bad"], ["idempotentHint", true, "can be repeated", ""], ["openWorldHint", true, "reaches outside", "warn"]];
+
+export function toolsView(place, app, rest) {
+  const detail = h("section", { class: "detail", "aria-label": "The tool" });
+  const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
+  const split = h("div", { class: "split" }, list.element, detail);
+  fill(place, split);
+  place.classList.add("filled");
+  // What was typed and what came of it stays while another tool is looked at.
+  const opened = new Map();
+  let tools = [];
+  let weights = {};
+  let wanted = rest;
+
+  function show(name, given) {
+    const tool = tools.find((one) => one.name === name);
+    split.classList.toggle("chosen", Boolean(name));
+    if (!tool) return void fill(detail, name ? empty("There is no such tool", plain(name)) : instructions(app));
+    list.select(tool);
+    const text = JSON.stringify(tool);
+    if (given || opened.get(name)?.text !== text) {
+      if (opened.size > 30) opened.clear();
+      opened.set(name, { text, nodes: makeTool(app, tool, weights[name], given, opened.get(name)?.runs ?? makeRuns()) });
+    }
+    fill(detail, button("← All tools", () => app.goto("tools"), { class: "back small" }), opened.get(name).nodes.elements);
+    opened.get(name).runs = opened.get(name).nodes.runs;
+  }
+
+  async function load() {
+    try {
+      const answer = await app.items("tools");
+      tools = answer.items;
+      weights = answer.weights ?? {};
+      app.target.counts = { ...app.target.counts, tools: tools.length };
+      list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, value: tool })));
+      if (!tools.length) return void fill(detail, empty("No tools", "This server offers none."));
+      show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
+    } catch (why) {
+      fill(detail, h("p", { role: "alert" }, plain(why.message, 1000)));
+    }
+  }
+
+  load();
+  return {
+    refresh: () => { load(); say("The list of tools is new"); },
+    go(next) {
+      wanted = next;
+      show(next[0], next[1] === "saved" ? app.given : undefined);
+      if (next[0]) detail.querySelector("h1")?.focus();
+    },
+    leave: () => place.classList.remove("filled"),
+  };
+}
+
+function instructions(app) {
+  const { server, instructions: text, revision } = app.target;
+  return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
+    h("p", { class: "lead" }, plain(text ?? "Choose a tool on the left. Type / to filter, Ctrl-K to go anywhere.", 8000)),
+    h("dl", { class: "facts" }, [["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]].filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value, 400))]))];
+}
+
+function makeTool(app, tool, weight, given, runs) {
+  const form = makeForm(tool.inputSchema ?? {}, { value: given });
+  const anyway = button("Send it anyway", () => start(form.read()), { hidden: true });
+  const request = () => {
+    const args = form.read();
+    return args === undefined ? undefined : { target: app.target.id, method: "tools/call", name: tool.name, arguments: args };
+  };
+
+  function start(args) {
+    anyway.hidden = true;
+    const run = makeRun(app, { tool: "call_tool", name: tool.name, args: { target: app.target.id, name: tool.name, arguments: args, ...(app.principal && app.target.id === "self" ? { as_principal: app.principal } : {}) } },
+      (result) => showResult(result, { open: (uri) => app.goto("resources", uri) }), { again: () => start(args), reuse: () => { form.set(args); form.focus(); } });
+    runs.add(run);
+  }
+
+  function submit() {
+    const wrong = form.problems();
+    if (form.read() === undefined) return;
+    anyway.hidden = !wrong.length;
+    if (wrong.length) say(`${wrong.length} ${wrong.length === 1 ? "thing does" : "things do"} not fit the schema`, "bad");
+    else start(form.read());
+  }
+
+  const run = button(["Run ", h("kbd", {}, "Ctrl ↵")], submit, { class: "primary" });
+  const box = h("div", { class: "card" }, form.element, h("div", { class: "row" }, run, anyway, app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request)));
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || (event.target.matches("input:not([type=checkbox])")))) {
+      event.preventDefault();
+      submit();
+    }
+  });
+  const hints = HINTS.filter(([key, value]) => tool.annotations?.[key] === value).map(([, , text, colour]) => h("span", { class: `badge ${colour}` }, text));
+  return {
+    runs,
+    elements: [
+      h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(tool.title ?? tool.name, 200)),
+        h("div", { class: "row" }, tool.title && tool.title !== tool.name ? h("code", { class: "breakable" }, plain(tool.name, 200)) : undefined, hints, weight ? h("span", { class: "badge", title: "What it costs a model to know it" }, `${number(weight)} tokens`) : undefined,
+          button("Contract", () => contract(tool), { class: "plain small" }))),
+      tool.description ? h("p", { class: "lead" }, plain(tool.description, 8000)) : undefined, box, runs.element],
+  };
+}
+
+function contract(tool) {
+  show("Contract", h("div", { class: "stack" }, makeTree(tool, { label: plain(tool.name, 80), open: 2 })));
+}

@@ -1,0 +1,29 @@
+// The servers behind this one: whether they answer, what they said last, what is held back.
+
+import { empty, fill, h, number, plain, span, when } from "../dom.js";
+import { makeTable } from "../results.js";
+import { within } from "../service.js";
+
+export function upstreamsView(place, app) {
+  const body = h("div", { class: "stack" });
+  fill(place, h("div", { class: "page" }, h("h1", {}, "Upstreams"), body));
+  const draw = (said) => {
+    const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+    fill(body, said.upstreams.length ? h("div", { class: "cards" }, said.upstreams.map((one) => card(one, open))) : empty("No upstreams", "This gateway has none."),
+      said.held?.length ? h("div", { class: "card" }, h("h2", {}, "Held back"), h("p", { class: "about" }, "Tools that changed since they were approved, or come from elsewhere than before. portico pins shows and approves them."), makeTable(said.held.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined,
+      said.clashes?.length ? h("div", { class: "card" }, h("h2", {}, "Names that two of them have"), makeTable(said.clashes.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined);
+  };
+  within(body, async () => draw(await app.call("upstreams")));
+  const off = app.on("upstreams", draw);
+  return { leave: off, refresh() {}, go() {} };
+}
+
+function card(one, open) {
+  const colour = one.up ? "good" : one.retry_after ? "warn" : "bad";
+  const facts = [["Revision", one.revision], ["Offers", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)}, ${number(one.errors ?? 0)} with an error`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
+    ["Next try", !one.up && one.retry_after ? `in ${span(one.retry_after * 1000)}` : undefined]];
+  return h("article", { class: "card" }, h("div", { class: "row apart" }, h("h2", { class: "row name" }, h("span", { class: `dot ${colour}` }), plain(one.alias, 80)), h("span", { class: `badge ${colour}` }, plain(one.up ? one.state ?? "up" : one.state ?? "away", 30))),
+    one.error ? h("p", { class: "problem" }, plain(one.error, 400)) : undefined,
+    h("dl", { class: "facts" }, facts.filter(([, value]) => value !== undefined && value !== null).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value, 120))]), one.since ? [h("dt", {}, one.up ? "Up since" : "Away since"), h("dd", {}, when(one.since))] : undefined),
+    one.stderr?.length ? h("details", { open: open.has(one.alias), data: { key: one.alias } }, h("summary", {}, "What it wrote last"), h("pre", { class: "loglines", tabindex: "0" }, one.stderr.slice(-100).map((line) => plain(line, 600)).join("\n"))) : undefined);
+}

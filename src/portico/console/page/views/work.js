@@ -1,0 +1,118 @@
+// Work items: a board by state, a tree with what blocks what. Dragged, or moved with the arrow keys.
+
+import { ask, button, empty, fill, h, plain, say, show, when } from "../dom.js";
+import { offers, use, within } from "../service.js";
+
+const STATES = [["pending", "To do"], ["in_progress", "In work"], ["completed", "Done"], ["failed", "Given up"]];
+
+export function workView(place, app) {
+  const body = h("div", {});
+  const query = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the work items" });
+  let way = 0;
+  const buttons = ["Board", "Tree"].map((name, index) => button(name, () => { way = index; load(); }, { "aria-pressed": "false" }));
+  fill(place, h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, "Work items"), h("div", { class: "row" }, query, h("div", { class: "segments", role: "group", "aria-label": "How to look at them" }, buttons), button("New item", () => create(app, load), { class: "primary" }))), body));
+
+  const load = (focus) => within(body, async () => {
+    buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === way)));
+    const args = query.value.trim() ? { query: query.value.trim() } : {};
+    if (way === 1) return fill(body, tree((await use(app, "tasks", "task_tree")).tasks, (id) => openItem(app, id, load)));
+    const { tasks } = await use(app, "tasks", "list_tasks", { ...args, limit: 200 });
+    fill(body, tasks.length || args.query ? board(app, tasks, load) : empty("No work items", "An assistant makes them, or you do."));
+    if (typeof focus === "string") body.querySelector(`[data-id="${CSS.escape(focus)}"]`)?.focus();
+    return undefined;
+  });
+  query.addEventListener("input", () => load());
+  load();
+  return { refresh: () => load(), go() {} };
+}
+
+function board(app, tasks, load) {
+  const move = async (id, status) => {
+    const item = tasks.find((one) => one.id === id);
+    if (!item || item.status === status) return;
+    try {
+      await use(app, "tasks", "update_task", { id, status, reason: "moved in the console" });
+      say(`${plain(item.description, 60)}: ${STATES.find(([key]) => key === status)[1]}`);
+    } catch (why) {
+      say(why.message, "bad");
+    }
+    load(id);
+  };
+  return h("div", { class: "board" }, STATES.map(([status, title], at) => {
+    const mine = tasks.filter((one) => one.status === status);
+    const column = h("section", { class: "column", "aria-label": title }, h("h2", {}, title, h("span", { class: "quiet" }, String(mine.length))), mine.map((one) => card(app, one, at, move, load)));
+    column.addEventListener("dragover", (event) => { event.preventDefault(); column.classList.add("over"); });
+    column.addEventListener("dragleave", () => column.classList.remove("over"));
+    column.addEventListener("drop", (event) => { event.preventDefault(); column.classList.remove("over"); move(event.dataTransfer.getData("text/x-item"), status); });
+    return column;
+  }));
+}
+
+function card(app, one, at, move, load) {
+  const element = h("button", { type: "button", class: "item", draggable: "true", data: { id: one.id }, "aria-keyshortcuts": "ArrowLeft ArrowRight", title: "Enter opens it, the arrows left and right move it" },
+    h("span", { class: "name" }, plain(one.description, 200)),
+    h("span", { class: "row" }, one.blocked ? h("span", { class: "badge warn" }, "blocked") : undefined, one.worker ? h("span", { class: "badge accent" }, plain(one.worker, 30)) : undefined, (one.labels ?? []).slice(0, 6).map((label) => h("span", { class: "badge" }, plain(label, 30))), one.due_at ? h("span", { class: "quiet" }, "due ", when(one.due_at)) : undefined));
+  element.addEventListener("click", () => openItem(app, one.id, load));
+  element.addEventListener("dragstart", (event) => { event.dataTransfer.setData("text/x-item", one.id); element.classList.add("dragging"); });
+  element.addEventListener("dragend", () => element.classList.remove("dragging"));
+  element.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !STATES[at + by]) return;
+    event.preventDefault();
+    move(one.id, STATES[at + by][0]);
+  });
+  return element;
+}
+
+function tree(tasks, open) {
+  const names = new Map(tasks.map((one) => [one.id, one.description]));
+  const top = h("ul", { class: "branches top" });
+  const levels = [top];
+  for (const one of tasks.slice(0, 2000)) {
+    const inner = h("ul", { class: "branches" });
+    const item = h("li", {}, h("div", { class: "row" }, h("span", { class: `badge ${{ completed: "good", failed: "bad", in_progress: "accent" }[one.status] ?? ""}` }, STATES.find(([key]) => key === one.status)?.[1] ?? plain(one.status, 20)),
+      button(plain(one.description, 200), () => open(one.id), { class: "plain" }), one.worker ? h("span", { class: "quiet" }, plain(one.worker, 40)) : undefined,
+      one.blocked_by?.length ? h("span", { class: "badge warn" }, `waits for ${one.blocked_by.map((id) => plain(names.get(id) ?? id, 40)).join(", ")}`) : undefined), inner);
+    (levels[one.depth ?? 0] ?? top).append(item);
+    levels[(one.depth ?? 0) + 1] = inner;
+  }
+  return h("div", { class: "card" }, top);
+}
+
+async function openItem(app, id, changed) {
+  const body = h("div", { class: "stack" });
+  const dialog = show("Work item", body);
+  dialog.addEventListener("close", () => changed(id));
+  await within(body, async () => {
+    const one = await use(app, "tasks", "get_task", { id });
+    const text = h("textarea", { class: "wide grow", rows: 2, id: "item-text", value: one.description });
+    const state = h("select", { id: "item-state" }, STATES.map(([key, title]) => h("option", { value: key, selected: key === one.status }, title)));
+    const note = h("input", { type: "text", class: "wide", id: "item-note", placeholder: "Add a note" });
+    const problem = h("div", {});
+    const keep = () => within(problem, async () => {
+      if (text.value !== one.description || state.value !== one.status) await use(app, "tasks", "update_task", { id, ...(text.value !== one.description ? { description: text.value } : {}), ...(state.value !== one.status ? { status: state.value } : {}), expected_version: one.version, reason: "changed in the console" });
+      if (note.value) await use(app, "tasks", "add_note", { id, text: note.value });
+      dialog.close();
+      say("Changed");
+    });
+    fill(body, h("label", { for: "item-text" }, "What is to be done"), text, h("label", { for: "item-state" }, "State"), state,
+      h("dl", { class: "facts" }, ["id", "priority", "worker", "due_at", "created_by", "created_at", "started_at", "completed_at", "context", "result", "project"].filter((key) => one[key] !== undefined && one[key] !== null && one[key] !== "").flatMap((key) => [h("dt", {}, key.replaceAll("_", " ")), h("dd", {}, plain(one[key], 600))]), (one.blocked_by ?? []).length ? [h("dt", {}, "waits for"), h("dd", {}, plain(one.blocked_by.join(", "), 400))] : undefined),
+      (one.notes ?? []).slice(0, 50).map((line) => h("p", { class: "about" }, plain(line.text ?? line, 1000))), h("label", { for: "item-note" }, "Note"), note, problem,
+      h("div", { class: "row" }, button("Keep the changes", keep, { class: "primary" }),
+        offers(app, "tasks", "delete_task") ? button("Delete", async () => { if (await ask("Delete it", "What hangs below it stays.", "Delete")) await within(problem, async () => { await use(app, "tasks", "delete_task", { id, reason: "deleted in the console" }); dialog.close(); }); }, { class: "danger" }) : undefined,
+        offers(app, "tasks", "task_history") ? button("History", () => within(problem, async () => fill(problem, h("div", { class: "timeline" }, (await use(app, "tasks", "task_history", { id })).changes.map((change) => h("div", {}, h("strong", {}, plain(change.change, 40)), " ", when(change.at), change.who ? ` by ${plain(change.who, 60)}` : "", (change.fields ?? []).map((field) => h("p", { class: "about" }, plain(`${field.name}: ${field.before ?? "–"} → ${field.after ?? "–"}`, 300))))))))) : undefined));
+  });
+}
+
+function create(app, changed) {
+  const text = h("textarea", { rows: 2, class: "wide grow", id: "new-item" });
+  const labels = h("input", { type: "text", class: "wide", id: "new-labels" });
+  const problem = h("div", {});
+  const dialog = show("New work item", h("label", { for: "new-item" }, "What is to be done"), text, h("label", { for: "new-labels" }, "Labels, with commas between them"), labels, problem,
+    h("div", { class: "row end" }, button("Add it", () => within(problem, async () => {
+      const all = labels.value.split(",").map((one) => one.trim()).filter(Boolean);
+      await use(app, "tasks", "create_task", { description: text.value, ...(all.length ? { labels: all } : {}) });
+      dialog.close();
+      changed();
+    }), { class: "primary" })));
+}

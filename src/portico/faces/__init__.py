@@ -1,0 +1,1 @@
+"""Faces: the same server with a few tools in front of many."""

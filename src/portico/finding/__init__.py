@@ -1,0 +1,1 @@
+"""Finding by words: what recall, the contracts and the faces of a server search with."""

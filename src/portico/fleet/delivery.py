@@ -1,0 +1,199 @@
+"""How a request gets to another worker, and what becomes of one that another has sent on to us.
+
+On this machine its connection is handed over, or it is sent on by a socket of the folder; to another machine it is sent
+on over HTTP. Once: what may have arrived is not sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import time
+from functools import partial
+
+from portico.auth.principal import Principal
+from portico.fleet import handing, sending
+from portico.fleet.errands import Errands
+from portico.fleet.folder import FleetFolder
+from portico.fleet.own_sessions import OwnSessions
+from portico.fleet.rows import FleetRows
+from portico.fleet.signing import Forwarding, Forwardings
+from portico.transport.http import refusals
+from portico.transport.http.connection import Turn
+from portico.transport.http.elsewhere import SENT_ON
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.listener import Listener
+from portico.transport.http.response import Request, ResponseWriter
+
+log = logging.getLogger("portico")
+
+MOST_HOPS = 2
+
+
+class Unreachable(Exception):
+    """The worker that has a session lives, and is not reached."""
+
+
+class MaybeDone(Exception):
+    """A worker went away with a request, which it may have answered."""
+
+
+class Delivery:
+    """The ways between one worker and the others."""
+
+    def __init__(
+        self,
+        worker: str,
+        folder: FleetFolder,
+        rows: FleetRows,
+        envelopes: Forwardings,
+        exchange: Exchange,
+        sessions: OwnSessions,
+        errands: Errands,
+    ) -> None:
+        self._worker = worker
+        self._folder = folder
+        self._rows = rows
+        self._envelopes = envelopes
+        self._exchange = exchange
+        self._sessions = sessions
+        self._errands = errands
+        self._handed: handing.HandedSockets | None = None
+
+    # To others
+
+    async def send(
+        self, target: str, request: Request, writer: ResponseWriter, *, seeks: bool = False
+    ) -> sending.Outcome | None:
+        """Send it to a worker. None: it is not there; "absent": it does not have the session."""
+        if target == self._worker:
+            return None
+        principal = request.principal if isinstance(request.principal, Principal) else None
+        envelope = Forwarding(
+            to=target, principal=principal, peer=request.peer, root=request.root, hops=request.hops + 1, seeks=seeks
+        )
+        if not seeks and isinstance(writer, Turn):
+            handed = await self._hand(target, request, writer)
+            if handed is not None:
+                return "answered" if handed else "absent"
+        sealed = self._envelopes.seal(envelope, request)
+        outcome = await sending.send(self._folder.path(target), request, writer, sealed)
+        if outcome is None:
+            outcome = await self._send_far(target, request, writer, sealed)
+        if outcome == "lost" and request.method == "POST":
+            raise MaybeDone
+        return outcome
+
+    async def _send_far(
+        self, target: str, request: Request, writer: ResponseWriter, sealed: bytes
+    ) -> sending.Outcome | None:
+        """The same for a worker that has no socket here: it is on another machine, or gone."""
+        if self._folder.remove(target):
+            # It was here, and has not even removed its socket. Those who look for it now find nothing.
+            await self._rows.bury(target)
+            return None
+        row = await self._rows.worker(target)
+        if row is None:
+            return None
+        outcome = None if row.address is None else await sending.send(row.address, request, writer, sealed)
+        if outcome is None and row.lease_until > time.time():
+            # It lives, as it has said itself: so its sessions are not to be taken from it.
+            raise Unreachable
+        # Those who are where it was know best.
+        return None if outcome == "gone" else outcome
+
+    async def leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
+        """A worker that leaves takes nothing over: another one is to see to it."""
+        others = self._folder.others()
+        random.shuffle(others)
+        for other in others if not request.hops else ():
+            if await self.send(other, request, writer, seeks=True) == "answered":
+                return True
+        return False
+
+    # Whole connections
+
+    async def _hand(self, target: str, request: Request, turn: Turn) -> bool | None:
+        """Hand its connection over. False: the session is not there; None: it cannot be, or the worker is not there."""
+        path = self._folder.path_for_connections(target)
+        copy = turn.lend() if len(request.body) < handing.LARGEST and handing.is_there(path) else None
+        if copy is None:
+            return None
+        session = request.headers.get(b"mcp-session-id", b"").decode("latin-1")
+        said = handing.Handed(session, handing.HandedRequest.of(request, turn))
+        try:
+            taken = await handing.hand(path, copy, said)
+        except TimeoutError:
+            # It may have it: then two would answer.
+            turn.lent(True)
+            raise MaybeDone from None
+        turn.lent(taken is True)
+        return taken
+
+    async def hand_over_idle(self, listener: Listener) -> None:
+        """Connections that nothing is asked on go to other workers: their clients notice nothing."""
+        places = [self._folder.path_for_connections(name) for name in self._folder.others()]
+        places = [place for place in places if handing.is_there(place)]
+        for connection in listener.idle() if places else ():
+            copy = connection.lend(None)
+            if copy is None:
+                continue
+            try:
+                taken = await handing.hand(random.choice(places), copy, handing.Handed())
+            except TimeoutError:
+                taken = True
+            if taken:
+                connection.give_away()
+            else:
+                connection.resume()
+
+    def take_connections(self, listener: Listener) -> None:
+        """Take those that other workers hand over, and be the listener's worker from then on."""
+        path = self._folder.path_for_connections(self._worker)
+        self._handed = handing.HandedSockets(path, self._sessions.__contains__, partial(self._go_on, listener))
+
+    async def _go_on(self, listener: Listener, given: socket.socket, handed: handing.HandedRequest | None) -> None:
+        await handing.go_on(given, listener.made, handed)
+
+    def refuse_connections(self) -> None:
+        """Take no more of them."""
+        handed, self._handed = self._handed, None
+        if handed is not None:
+            handed.close()
+
+    # From others
+
+    def receive(self, request: Request, writer: ResponseWriter) -> None:
+        sealed = request.headers.pop(SENT_ON)
+        envelope = self._envelopes.open(sealed, request)
+        if envelope is None or not 1 <= envelope.hops <= MOST_HOPS:
+            writer.answer(refusals.error(request, 403, "Forbidden: this was not sent on by one of us"))
+            return
+        if envelope.to != self._worker:
+            self._pass_on(envelope, request, writer)
+            return
+        if self._exchange.draining:
+            writer.answer(sending.LEAVING)
+            return
+        request.principal, request.peer = envelope.principal, envelope.peer
+        request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
+        self._exchange.answer_at(request, writer)
+
+    def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
+        """From another machine, for another worker of this one."""
+        if envelope.hops >= MOST_HOPS or not os.path.exists(self._folder.path(envelope.to)):
+            writer.answer(sending.GONE)
+            return
+        envelope.hops += 1
+        task = self._errands.do(self._send_near(envelope, request, writer))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _send_near(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
+        sealed = self._envelopes.seal(envelope, request)
+        outcome = await sending.send(self._folder.path(envelope.to), request, writer, sealed)
+        if outcome == "lost":
+            writer.abort()
+        elif outcome != "answered":
+            writer.answer({"leaving": sending.LEAVING, "absent": sending.ABSENT}.get(outcome or "", sending.GONE))

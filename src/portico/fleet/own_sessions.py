@@ -1,0 +1,118 @@
+"""The sessions that a worker has: what is known of them is written down, and at its end they are left to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from portico.fleet.errands import Errands
+from portico.fleet.rows import FleetRows, SessionRow
+from portico.store.errors import StoreError
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.memo import SessionMemo
+from portico.transport.http.sessions import HttpSession
+
+if TYPE_CHECKING:
+    from portico.transport.http.endpoint import Endpoint
+
+log = logging.getLogger("portico")
+
+# How long the answer to a handshake waits for its row; a session without one is there as long as its worker.
+WRITE_SECONDS = 1.0
+
+
+class OwnSessions:
+    """Those that are here."""
+
+    def __init__(self, rows: FleetRows, exchange: Exchange, errands: Errands) -> None:
+        self._rows = rows
+        self._exchange = exchange
+        self._errands = errands
+        # Whether nothing is taken over any more.
+        self.retiring = False
+        self._paths: dict[str, str] = {}
+        # Those that are being left to the others: not here any more, and not yet to be found by their rows.
+        self._leaving: dict[str, asyncio.Event] = {}
+
+    def __contains__(self, id: str) -> bool:
+        return any(id in endpoint.sessions for endpoint in self._exchange.endpoints.values())
+
+    def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
+        self._paths[session.id] = path
+        session.session.on_change = partial(self.changed, session)
+        written = self._save(session)
+        if written is None:
+            then()
+        else:
+            self._errands.do(_when_written(written, then))
+
+    def changed(self, session: HttpSession) -> None:
+        self._save(session)
+
+    def _save(self, session: HttpSession) -> asyncio.Future[None] | None:
+        memo = session.memo()
+        path = self._paths.get(session.id)
+        if memo is None or path is None:
+            return None
+        return self._rows.save(session.id, path, memo)
+
+    def ended(self, session: HttpSession) -> None:
+        if self._paths.pop(session.id, None) is not None:
+            self._rows.remove(session.id)
+
+    async def adopt(self, endpoint: Endpoint, row: SessionRow) -> bool:
+        """Go on with one that another worker had. Whether it is here now."""
+        # Not by one who leaves as well.
+        if self.retiring or not await self._rows.adopt(row.id, row.owner):
+            return False
+        self._paths[row.id] = row.path
+        if not await endpoint.restore(row.id, row.read()):
+            return False
+        log.debug("took over a session from %s", row.owner)
+        return True
+
+    async def give_up(self) -> int:
+        """Leave those that nothing is worked on in to the others. Gives how many stay for now."""
+        self.retiring = True
+        stay = 0
+        given: dict[str, tuple[str, SessionMemo]] = {}
+        leaving: list[tuple[Endpoint, HttpSession]] = []
+        for endpoint in self._exchange.endpoints.values():
+            for session in endpoint.sessions.values():
+                memo = session.memo(events=True) if session.is_idle else None
+                if memo is not None and session.id in self._paths:
+                    given[session.id] = self._paths.pop(session.id), memo
+                    leaving.append((endpoint, session))
+                else:
+                    stay += 1
+        # They are gone from here before they can be found elsewhere: nothing is said in two places.
+        left = asyncio.Event()
+        self._leaving |= dict.fromkeys(given, left)
+        for endpoint, session in leaving:
+            endpoint.sessions.remove(session)
+        try:
+            if given:
+                await self._rows.give_up(given)
+        except StoreError as failure:
+            # Their rows are still ours: they are found when we are gone, without the last events.
+            log.warning("sessions are left to others as they were last written down: %s", failure)
+        finally:
+            left.set()
+            for id in given:
+                self._leaving.pop(id, None)
+        return stay
+
+    async def when_left(self, id: str, then: Callable[[], None]) -> None:
+        """Once one that is being left can be found by its row; at once for any other."""
+        left = self._leaving.get(id)
+        if left is not None:
+            await left.wait()
+        then()
+
+
+async def _when_written(written: asyncio.Future[None], then: Callable[[], None]) -> None:
+    await asyncio.wait([written], timeout=WRITE_SECONDS)
+    then()

@@ -1,0 +1,143 @@
+"""Sessions that are not here: with whom they are, and what happens when no worker has them any more.
+
+A session is with the worker that its id names, or with the one that its row names since. A request for it is sent on,
+once; when the worker that had it is gone, the one that was asked takes it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from portico.fleet import sending
+from portico.fleet.delivery import Delivery, MaybeDone, Unreachable
+from portico.fleet.errands import Errands
+from portico.fleet.own_sessions import OwnSessions
+from portico.fleet.rows import FleetRows
+from portico.fleet.signing import SessionIds
+from portico.store.errors import StoreError
+from portico.transport.http import refusals
+from portico.transport.http.response import Answer, Request, ResponseWriter
+
+if TYPE_CHECKING:
+    from portico.transport.http.endpoint import Endpoint
+
+log = logging.getLogger("portico")
+
+MOST_TRIES = 30
+LEAVING_SECONDS = 0.1
+MOST_KNOWN = 100_000
+
+Again = Callable[[Request, ResponseWriter], Any]
+
+
+class SessionSearch:
+    """Looks for sessions on behalf of requests that have come to the wrong worker."""
+
+    def __init__(
+        self,
+        worker: str,
+        ids: SessionIds,
+        rows: FleetRows,
+        sessions: OwnSessions,
+        delivery: Delivery,
+        errands: Errands,
+    ) -> None:
+        self._worker = worker
+        self._ids = ids
+        self._rows = rows
+        self._sessions = sessions
+        self._delivery = delivery
+        self._errands = errands
+        # Sessions that are not where their ids say.
+        self._moved: dict[str, str] = {}
+        self._adopting: dict[str, asyncio.Lock] = {}
+
+    def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
+        owner = self._ids.owner(id)
+        retiring = self._sessions.retiring
+        if owner is None or (owner == self._worker and id not in self._moved and not retiring):
+            return False
+        if request.hops and not request.seeks:
+            # The one who has sent it on looks further.
+            said = sending.LEAVING if retiring else sending.ABSENT
+            self._errands.do(self._sessions.when_left(id, partial(writer.answer, said)))
+            return True
+        task = self._errands.do(self._find(endpoint, id, owner, request, writer, again))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+        return True
+
+    async def _find(
+        self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter, again: Again
+    ) -> None:
+        try:
+            for _ in range(MOST_TRIES):
+                target = self._moved.get(id, owner)
+                outcome = await self._delivery.send(target, request, writer)
+                if outcome == "answered":
+                    return
+                if outcome == "leaving":
+                    # Until its row says that it is anyone's.
+                    await asyncio.sleep(LEAVING_SECONDS)
+                if await self._is_here(endpoint, id, target, outcome):
+                    writer.on_close = None
+                    again(request, writer)
+                    return
+                if self._sessions.retiring and await self._delivery.leave_to_another(request, writer):
+                    return
+            writer.answer(refusals.busy(request))
+        except _NotFound:
+            writer.answer(refusals.error(request, 404, "Session not found", request.cors))
+        except Exception as failure:
+            writer.answer(refused(request, failure))
+
+    async def _is_here(self, endpoint: Endpoint, id: str, target: str, outcome: sending.Outcome | None) -> bool:
+        """Whether we have it by now. False: another worker has it, who is to be asked. `outcome` is of the last one."""
+        lock = self._adopting.setdefault(id, asyncio.Lock())
+        try:
+            async with lock:
+                if id in endpoint.sessions:
+                    return True
+                row = await self._rows.find(id)
+                if row is None or (outcome == "absent" and row.owner == target):
+                    # It has ended, whether its row is still there or not.
+                    raise _NotFound
+                if outcome == "leaving" and row.owner == target:
+                    return False
+                if row.owner not in (None, target):
+                    self._remember(id, row.owner or "")
+                    return False
+                if not await self._sessions.adopt(endpoint, row):
+                    return False
+                self._remember(id, self._worker)
+                return True
+        finally:
+            if not lock.locked():
+                self._adopting.pop(id, None)
+
+    def _remember(self, id: str, owner: str) -> None:
+        if len(self._moved) >= MOST_KNOWN:
+            self._moved.clear()
+        self._moved[id] = owner
+
+
+class _NotFound(Exception):
+    """There is no such session."""
+
+
+def refused(request: Request, failure: Exception) -> Answer:
+    """What a client is told of a request that could not be brought to its worker."""
+    if isinstance(failure, StoreError):
+        log.warning("a session cannot be looked for: %s", failure)
+        return refusals.busy(request)
+    if isinstance(failure, Unreachable):
+        log.warning("a worker of another machine cannot be reached; PORTICO_ADDRESS says where it is")
+        return refusals.busy(request)
+    if isinstance(failure, MaybeDone):
+        reason = "Service unavailable: the process of this session ended; it may or may not have made the call"
+        return refusals.error(request, 502, reason, request.cors)
+    log.error("error while looking for a session", exc_info=failure)
+    return Answer(500)

@@ -1,0 +1,61 @@
+"""What changes in one worker, told to the others by the bus of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from portico.fleet.errands import Errands
+from portico.fleet.rows import FleetRows
+from portico.store.errors import StoreError
+from portico.store.transaction import LONGEST_PAYLOAD
+
+log = logging.getLogger("portico")
+
+_CHANGE = tuple[str, str, str, str | None]
+
+
+class Spreading:
+    """Says what has changed here, and `tell`s what has changed elsewhere: a method, and a URI."""
+
+    def __init__(
+        self, rows: FleetRows, server: str, worker: str, errands: Errands, tell: Callable[[str, str | None], None]
+    ) -> None:
+        self._rows = rows
+        self._server = server
+        self._worker = worker
+        self._errands = errands
+        self._tell = tell
+        self._changes: dict[str, None] = {}
+
+    def add(self, method: str, uri: str | None) -> None:
+        said = msgspec.json.encode([self._server, self._worker, method, uri]).decode()
+        if len(said) > LONGEST_PAYLOAD:
+            log.debug("others are not told of a change: %s is too long", method)
+            return
+        if not self._changes:
+            self._errands.do(self._say())
+        self._changes[said] = None
+
+    async def _say(self) -> None:
+        # All that is said in one turn goes together.
+        await asyncio.sleep(0)
+        said, self._changes = list(self._changes), {}
+        try:
+            await self._rows.tell(said)
+        except StoreError as failure:
+            log.warning("other workers were not told of changes: %s", failure)
+
+    async def hear(self) -> None:
+        """Until it is cancelled."""
+        async with self._rows.heard() as events:
+            async for event in events:
+                try:
+                    server, worker, method, uri = msgspec.json.decode(event.payload, type=_CHANGE)
+                except msgspec.DecodeError:
+                    continue
+                if server == self._server and worker != self._worker:
+                    self._tell(method, uri)

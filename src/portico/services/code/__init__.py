@@ -1,0 +1,20 @@
+"""Code mode: scripts that call a server's tools, run in live Python's jail.
+
+`Code` is the service. It is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
+
+if TYPE_CHECKING:
+    from portico.services.code.service import Code
+
+_HOMES = {"portico.services.code.service": ("Code",)}
+
+__all__ = ["Code"]
+
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -1,0 +1,112 @@
+"""What a tool said, as a script learns of it: a value, or an error in the tool's own words."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from portico import Error, ProtocolError, ToolError
+from portico.extend import ERROR, InputRequiredResult, InternalError, InvalidParams, MissingCapability, Unknown, to_json
+from portico.services.code.table import ScriptTool
+
+log = logging.getLogger("portico")
+
+# Of one result.
+LONGEST_VALUE = 4 * 2**20
+LONGEST_WORDS = 8_000
+
+
+class _SaidResult(Struct):
+    content: list[Any] = []
+    structuredContent: Raw = Raw(b"")
+    isError: bool = False
+    meta: Any = field(default=None, name="_meta")
+    resultType: str = "complete"
+
+
+_said = msgspec.json.Decoder(_SaidResult)
+_asking = msgspec.json.Decoder(InputRequiredResult)
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+def outcome_of(tool: ScriptTool, result: Any) -> str:
+    """The outcome of a call as JSON: `{"value": …}` or `{"error": …}`."""
+    encoded = to_json(result)
+    if len(encoded) > LONGEST_VALUE:
+        return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
+    said = _said.decode(encoded)
+    if said.resultType != "complete":
+        return error(f"{tool.name} goes on as a task, which a script cannot wait for.", "Unsupported")
+    if said.isError:
+        return _refused(said)
+    return f'{{"value":{_value(tool, said)}}}'
+
+
+def questions_in(result: Any) -> InputRequiredResult | None:
+    """A result that asks something, from a server of ours or as an upstream has written it."""
+    if isinstance(result, InputRequiredResult):
+        return result
+    if isinstance(result, Raw) and b'"input_required"' in bytes(result):
+        try:
+            return _asking.decode(result)
+        except msgspec.DecodeError:
+            return None  # the word stands somewhere else in it
+    return None
+
+
+def _value(tool: ScriptTool, said: _SaidResult) -> str:
+    structured = bytes(said.structuredContent)
+    if structured:
+        return (_unwrapped(structured) if tool.wraps else structured).decode()
+    if all(isinstance(one, dict) and one.get("type") == "text" for one in said.content):
+        return _json("\n".join(str(one.get("text", "")) for one in said.content))
+    return _json(said.content)
+
+
+def _unwrapped(structured: bytes) -> bytes:
+    if not structured.startswith(b"{"):
+        return structured
+    members = _members.decode(structured)
+    return bytes(members["result"]) if members.keys() == {"result"} else structured
+
+
+def _refused(said: _SaidResult) -> str:
+    text = "\n".join(str(one.get("text", "")) for one in said.content if isinstance(one, dict))
+    known = said.meta.get(ERROR) if isinstance(said.meta, dict) else None
+    details = dict(known) if isinstance(known, dict) else {}
+    kind, retryable = details.pop("error_type", "ToolExecutionError"), details.pop("retryable", False)
+    return error(text, str(kind), details or None, retryable=retryable is True)
+
+
+def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
+    """What a script learns of a call that has no result."""
+    if isinstance(failure, ToolError):
+        kind = failure.kind or "ToolExecutionError"
+        return error(str(failure), kind, failure.details or None, retryable=failure.retryable)
+    if isinstance(failure, Unknown):
+        return error(failure.message, "ResourceNotFound")
+    if isinstance(failure, MissingCapability):
+        return error(f"{tool.name} has to ask something that this client has no way to answer.", "PermissionError")
+    if isinstance(failure, ProtocolError) and not isinstance(failure, InternalError):
+        kind = "ValidationError" if isinstance(failure, InvalidParams) else "ToolExecutionError"
+        return error(failure.message, kind, failure.data)
+    if isinstance(failure, Error):
+        return error(str(failure), "ToolExecutionError")
+    error_id = os.urandom(4).hex()
+    log.error("error %s in %s, called by a script", error_id, tool.name, exc_info=failure)
+    return error(f"Internal error (error id {error_id})", "ToolExecutionError")
+
+
+def error(text: str, kind: str, details: Any = None, *, retryable: bool = False) -> str:
+    said: dict[str, Any] = {"text": text[:LONGEST_WORDS], "kind": kind, "retryable": retryable}
+    if details is not None:
+        said["details"] = details
+    return f'{{"error":{_json(said)}}}'
+
+
+def _json(value: Any) -> str:
+    return to_json(value).decode()

@@ -1,0 +1,156 @@
+"""The tools that a script can call: by which names, with which parameters, and what is known of each."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.extend import WRAPPED, ToolAnnotations
+from portico.schema import properties_of, resolved, types_of
+from portico.services.code.journal import digest_of
+
+_WORD = re.compile(r"[^\W\d]\w*")
+_UNFIT = re.compile(r"\W+", re.ASCII)
+_PLAIN_HINTS = ToolAnnotations()
+
+# Whose a tool is, and what its owner calls it.
+OwnerOf = Callable[[str], tuple[str, str]]
+
+
+class ScriptTool(Struct, dict=True):
+    """One tool as a list describes it."""
+
+    name: str
+    description: str = ""
+    inputSchema: dict[str, Any] = {}
+    outputSchema: dict[str, Any] | None = None
+    annotations: ToolAnnotations | None = None
+    # Whose it is, and the name that a script knows it by there. Never what a list says of it.
+    owner: str = ""
+    python_name: str = ""
+
+    @property
+    def hints(self) -> ToolAnnotations:
+        return self.annotations or _PLAIN_HINTS
+
+    @property
+    def reads(self) -> bool:
+        """Whether it says of itself that it changes nothing."""
+        return self.hints.read_only_hint is True
+
+    @property
+    def may_be_repeated(self) -> bool:
+        return self.reads or self.hints.idempotent_hint is True
+
+    @cached_property
+    def wraps(self) -> bool:
+        """Whether its structured content may be only the wrapping of a value, as it is for older revisions."""
+        output = self.outputSchema
+        if not output or output.get(WRAPPED):
+            return output is not None
+        found = resolved(output, output)
+        return types_of(found) != ["object"] and not properties_of(found)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Those that have to be there first."""
+        named = self.inputSchema.get("properties")
+        names = [str(one) for one in named] if isinstance(named, dict) else []
+        required = self.inputSchema.get("required")
+        needed = set(required) if isinstance(required, list) else set()
+        return sorted(names, key=lambda name: name not in needed)
+
+    @property
+    def path(self) -> str:
+        """What a script writes: `github.create_issue`, or `add`."""
+        return f"{self.owner}.{self.python_name}" if self.owner else self.python_name
+
+    @cached_property
+    def digest(self) -> str:
+        """Another as soon as anything is that a script may rely on."""
+        return digest_of(self.name, self.description, self.inputSchema, self.outputSchema, self.annotations)
+
+
+class _ListedTools(Struct):
+    tools: list[ScriptTool] = []
+    nextCursor: str | None = None
+
+
+def read_page(page: bytes) -> tuple[list[ScriptTool], str | None]:
+    """The tools of a page of a list, and where it goes on."""
+    found = msgspec.json.decode(page, type=_ListedTools)
+    return found.tools, found.nextCursor
+
+
+class ToolTable:
+    """All tools that one caller is shown. `own`: whose tools need no module, because they are the server's own."""
+
+    def __init__(self, tools: Sequence[ScriptTool], owner_of: OwnerOf, own: str, hidden: Iterable[str] = ()) -> None:
+        self.by_name: dict[str, ScriptTool] = {}
+        # By module, with "" for none, and by what a script calls it there.
+        self.modules: dict[str, dict[str, ScriptTool]] = {"": {}}
+        left_out = set(hidden)
+        for tool in tools:
+            owner, inward = owner_of(tool.name)
+            if owner in left_out or tool.name in self.by_name:
+                continue
+            tool.owner = "" if owner in (own, "") else identifier(owner)
+            self.by_name[tool.name] = tool
+            tool.python_name = _add(self.modules.setdefault(tool.owner, {}), identifier(inward or tool.name), tool)
+        # The name that lists have for a tool leads to it as well, unless that is another's.
+        for tool in self.by_name.values():
+            listed = identifier(tool.name)
+            if listed not in self.modules[""] and listed not in self.modules:
+                self.modules[""][listed] = tool
+
+    @cached_property
+    def encoded(self) -> Raw:
+        """What a script is given: of each name the tool and its parameters."""
+        said = {
+            owner: {name: (tool.name, tool.parameters) for name, tool in functions.items()}
+            for owner, functions in self.modules.items()
+        }
+        return Raw(msgspec.json.encode(said))
+
+    def named_in(self, code: str) -> list[ScriptTool]:
+        """The tools that a script seems to use: those whose names are among its words."""
+        words = set(_WORD.findall(code))
+        return [
+            tool
+            for tool in self.by_name.values()
+            if (tool.python_name in words and (not tool.owner or tool.owner in words))
+            or identifier(tool.name) in words
+            or f'"{tool.name}"' in code
+            or f"'{tool.name}'" in code
+        ]
+
+    def digests(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self.by_name[name].digest for name in names if name in self.by_name}
+
+    def changed(self, digests: Mapping[str, str]) -> list[str]:
+        """Which of these tools are not what they were."""
+        return [
+            name for name, digest in digests.items() if name not in self.by_name or self.by_name[name].digest != digest
+        ]
+
+
+def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str:
+    name, number = wanted, 1
+    while name in functions:
+        number += 1
+        name = f"{wanted}_{number}"
+    functions[name] = tool
+    return name
+
+
+def identifier(name: str) -> str:
+    """A name that Python can write."""
+    found = _UNFIT.sub("_", name).strip("_") or "tool"
+    found = f"_{found}" if found[0].isdigit() else found
+    return f"{found}_" if keyword.iskeyword(found) else found

@@ -1,0 +1,137 @@
+"""How a script in the jail asks for things: its only way out, and a loop that waits for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import selectors
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from portico.services.live import protocol
+from portico.services.live.limits import MIB
+from portico.services.live.seeded import ScriptClock
+
+# Where the server is: the same as in the fork server.
+CHANNEL = 3
+LONGEST_FRAME = 4 * MIB
+MOST_TIMERS = 5_000
+
+
+class ToolChannel:
+    """What the script has asked for and not been told yet."""
+
+    def __init__(self, id: int, clock: ScriptClock) -> None:
+        self.clock = clock
+        self._id = id
+        self._last = self._timers = 0
+        self._unsent: list[bytes] = []
+        self._answers: deque[dict[str, Any]] = deque()
+        self._waiting: dict[int, asyncio.Future[Any] | asyncio.TimerHandle] = {}
+
+    def call(self, tool: str, arguments: bytes) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        number = self._number(future)
+        self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, encoded(tool), arguments))
+        return future
+
+    def call_at(self, seconds: float, timer: asyncio.TimerHandle) -> None:
+        self._timers += 1
+        if self._timers > MOST_TIMERS:
+            raise RuntimeError(f"a script waits at most {MOST_TIMERS:,} times")
+        seconds = min(max(seconds, 0.0), 1e9) if math.isfinite(seconds) else 1e9
+        self._unsent.append(b'{"n":%d,"seconds":%s}' % (self._number(timer), repr(seconds).encode()))
+
+    def _number(self, waiting: asyncio.Future[Any] | asyncio.TimerHandle) -> int:
+        self._last += 1
+        self._waiting[self._last] = waiting
+        return self._last
+
+    def idle(self) -> None:
+        """Nothing is left to do: say what is wanted, and take the next answer."""
+        self._send()
+        while not self._answers:
+            if all(one.cancelled() for one in self._waiting.values()):
+                raise RuntimeError("the script waits for something that nothing will bring about")
+            frame = protocol.read(CHANNEL)
+            if frame is None:
+                raise SystemExit("the server has hung up")
+            self._answers.extend(json.loads(frame)["answers"])
+        self._take(self._answers.popleft())
+
+    def _send(self) -> None:
+        """In frames that are not too long."""
+        unsent, self._unsent = self._unsent, []
+        while unsent:
+            size, count = 0, 0
+            while count < len(unsent) and (not count or size + len(unsent[count]) < LONGEST_FRAME):
+                size += len(unsent[count]) + 1
+                count += 1
+            protocol.write(CHANNEL, b'{"id":%d,"calls":[%s]}' % (self._id, b",".join(unsent[:count])))
+            del unsent[:count]
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        self.clock.set(answer["at"])
+        waiting = self._waiting.pop(answer["n"], None)
+        if waiting is None or waiting.cancelled():
+            return
+        if isinstance(waiting, asyncio.TimerHandle):
+            waiting._run()
+        elif "error" in answer:
+            waiting.set_exception(ToolRefusal(answer["error"]))
+        else:
+            waiting.set_result(answer.get("value"))
+
+    def close(self) -> None:
+        """What was not sent is not wanted any more."""
+        self._unsent.clear()
+
+
+class ToolRefusal(Exception):
+    """What a call was refused with, on its way to the function that made it."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        super().__init__(said.get("text"))
+        self.said = said
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _ChannelSelector(selectors.SelectSelector):
+    """Waits for nothing but the channel: a loop asks it for more when it has nothing else to do."""
+
+    def __init__(self, channel: ToolChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > 0:
+            self._channel.idle()
+        return []
+
+
+class ScriptLoop(asyncio.SelectorEventLoop):
+    """A loop whose time is the server's: a timer is something that is asked for, as a call is."""
+
+    def __init__(self, channel: ToolChannel) -> None:
+        self._channel = channel
+        super().__init__(_ChannelSelector(channel))
+
+    def time(self) -> float:
+        return self._channel.clock.monotonic()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._channel.call_at(when - self.time(), timer)
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)

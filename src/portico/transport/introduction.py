@@ -1,0 +1,136 @@
+"""Finding out which revision a server speaks: what is asked, in which order, and what an odd answer means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
+from portico.transport.http_client.sse import HttpSse
+from portico.transport.http_client.streamable import StreamableHttp
+from portico.transport.link import Link
+from portico.transport.targets import Command, Here, Target, Url
+from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut, UnsupportedVersion, from_wire
+from portico.wire.revisions import HANDSHAKE, Revision
+
+log = logging.getLogger("portico")
+
+# How long a child process that may never have heard of the newest revision may take to answer the first question.
+PROBE_SECONDS = 10.0
+
+# Whether a server speaks the newest revision is a property of the server, so it is asked once in a process.
+_remembered: dict[str, bool] = {}
+_MOST_REMEMBERED = 256
+
+
+class Introduction:
+    """Greets one server, in the newest revision first unless one was asked for.
+
+    `link` gives the connection there is, and `replace` makes another, perhaps by the older transport.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        identity: ClientIdentity,
+        pinned: Revision | None,
+        timeout: float | None,
+        link: Callable[[], Link],
+        replace: Callable[..., Awaitable[Link]],
+    ) -> None:
+        self._target = target
+        self._identity = identity
+        self._pinned = pinned
+        self._timeout = timeout
+        self._link = link
+        self._replace = replace
+
+    async def greet(self) -> Greeting:
+        if self._pinned in HANDSHAKE:
+            return await self._shake_hands(self._pinned)
+        known = _remembered.get(self._target.key) if self._pinned is None else None
+        if known is not False:
+            greeting = await self._discover()
+            if greeting is not None:
+                remember(self._target, modern=True)
+                return greeting
+            if self._pinned is not None:
+                raise self._not_spoken("")
+        try:
+            greeting = await self._shake_hands(None)
+        except (ProtocolError, BadStatus) as failure:
+            if known is not False:
+                return await self._greet_late(failure)
+            # It was restarted as something newer.
+            remember(self._target, modern=None)
+            if self._link().closed or isinstance(self._link(), HttpSse):
+                await self._replace()
+            return await self.greet()
+        remember(self._target, modern=False)
+        return greeting
+
+    async def _greet_late(self, failure: ProtocolError | BadStatus) -> Greeting:
+        """A program that was slow to start has heard the first question by now, and may be of the newest revision."""
+        if not isinstance(self._target, Command) or self._link().closed:
+            raise failure
+        try:
+            greeting = await discover(self._link(), self._identity, self._timeout)
+        except Error:
+            greeting = None
+        if greeting is None:
+            raise failure
+        remember(self._target, modern=True)
+        return greeting
+
+    async def _discover(self) -> Greeting | None:
+        """None: it is a server of the handshake, and there is a connection to shake hands on."""
+        if isinstance(self._target, Url) and self._target.sse:
+            return None
+        sure = self._pinned is not None or isinstance(self._target, Here)
+        try:
+            seconds = PROBE_SECONDS if isinstance(self._target, Command) and not sure else self._timeout
+            return await discover(self._link(), self._identity, seconds)
+        except (ProtocolError, BadStatus) as failure:
+            if self._pinned is not None and means_handshake_server(failure):
+                raise self._not_spoken(f": {failure}") from failure
+            if sure or not means_handshake_server(failure):
+                raise
+        except (Closed, TimedOut):
+            # Silence and an exit are answers only a child process can give; elsewhere they say nothing.
+            if sure or not isinstance(self._target, Command):
+                raise
+        if self._link().closed:
+            await self._replace()
+        return None
+
+    def _not_spoken(self, why: str) -> ProtocolError:
+        """The revision that was asked for is spoken, or none is."""
+        return from_wire(UnsupportedVersion.code, f"{self._link().name} does not speak {self._pinned}{why}")
+
+    async def _shake_hands(self, revision: Revision | None) -> Greeting:
+        try:
+            return await initialize(self._link(), self._identity, revision, self._timeout)
+        except (ProtocolError, BadStatus) as failure:
+            # 2025-03-26, basic/transports: only these say that the server may be of the transport before.
+            if not isinstance(self._link(), StreamableHttp) or failure.status not in (400, 404, 405):
+                raise
+            if is_modern(failure):
+                raise
+            try:
+                await self._replace(HttpSse)
+            except Error as other:
+                log.debug("%s", other)
+                raise failure from None
+            return await initialize(self._link(), self._identity, revision, self._timeout)
+
+
+def remember(target: Target, *, modern: bool | None) -> None:
+    """Whether a server speaks the newest revision; None: it has to be asked again."""
+    if isinstance(target, Here):
+        return
+    if len(_remembered) >= _MOST_REMEMBERED:
+        _remembered.clear()
+    if modern is None:
+        _remembered.pop(target.key, None)
+    else:
+        _remembered[target.key] = modern

@@ -1,0 +1,82 @@
+"""Scripts that call tools: what they can do, on every revision. Source: the issue on code mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from portico import Client
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+from shop import Shop, jail_only, run
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def open_shop() -> AsyncIterator[Shop]:
+    shop = Shop()
+    async with shop.server.lifespan():
+        yield shop
+
+
+@pytest.fixture
+def shop(open_shop: Shop) -> Shop:
+    open_shop.orders.clear()
+    open_shop.asked.clear()
+    open_shop.agrees = True
+    open_shop.most_running = 0
+    return open_shop
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(shop: Shop) -> AsyncIterator[Client]:
+    async with shop.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_script_calls_tools_side_by_side(shop: Shop, revision: str) -> None:
+    code = "from tools import price\nfound = await asyncio.gather(*[price(i) for i in data])\nprint('done')\nsum(found)"
+    async with shop.client(revision) as client:
+        said = await run(client, code, data=["a", "bb", "ccc"])
+    assert [one.text for one in said.content] == ["done\n", "6"]
+    if revision >= "2025-06-18":
+        assert said.structured == {"calls": 3, "value": 6, "output": "done\n"}
+
+
+@pytest.mark.parametrize("revision", REVISIONS[2:])
+async def test_the_first_write_asks_once_and_then_goes_on(shop: Shop, revision: str) -> None:
+    code = "from tools import order, price\nawait price('a')\nreturn [await order(one) for one in ('pen', 'ink')]"
+    async with shop.client(revision) as client:
+        said = await run(client, code)
+    assert said.structured["value"] == ["ordered pen", "ordered ink"]
+    assert shop.orders == ["pen", "ink"]
+    assert len(shop.asked) == 1
+    assert 'order(item="pen")' in shop.asked[0]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_where_a_person_cannot_be_asked_writes_are_refused(shop: Shop, revision: str) -> None:
+    async with shop.client(revision, asks=False) as client:
+        said = await run(client, "from tools import order\nawait order('pen')")
+    assert said.is_error
+    assert "this client has no way to ask one" in said.text
+    assert shop.orders == []
+
+
+async def test_a_person_who_does_not_agree_is_not_asked_again(shop: Shop, client: Client) -> None:
+    shop.agrees = False
+    code = (
+        "from tools import order, ToolError\nsaid = []\nfor item in 'abc':\n    try:\n        await order(item)\n"
+        "    except ToolError as e:\n        said.append(e.kind)\nsaid"
+    )
+    assert (await run(client, code)).structured["value"] == ["PermissionError"] * 3
+    assert shop.orders == []
+    assert len(shop.asked) == 1
