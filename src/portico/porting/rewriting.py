@@ -381,8 +381,8 @@ class Rewriting(cst.CSTTransformer):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         dotted = self._theirs(original.func) or ""
         name = dotted.rpartition(".")[2]
-        starred = isinstance(original.func, cst.Name) and f"*{original.func.value}" in self._plan.names
-        if starred and original.func.value in _SERVERS:
+        starred = original.func.value if isinstance(original.func, cst.Name) else ""
+        if starred in _SERVERS and f"*{starred}" in self._plan.names:
             return self._server(original, updated)
         if name in _SERVERS and lookup(dotted) is not None:
             return self._server(original, updated)

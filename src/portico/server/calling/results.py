@@ -165,9 +165,9 @@ def _described(value: Any) -> Any:
     what has none: where it lies in memory is nothing that a model could use."""
     names = [name for cls in reversed(type(value).__mro__) for name in get_annotations(cls)]
     members = {name: getattr(value, name) for name in names if name[0] != "_" and hasattr(value, name)}
-    if members and type(value).__str__ is object.__str__:
-        return members
     text = str(value)
+    if members and _ADDRESS.search(text):
+        return members
     if _ADDRESS.search(text):
         kind = type(value).__name__
         raise ToolError(
