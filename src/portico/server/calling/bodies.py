@@ -55,7 +55,7 @@ class Body:
         )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
-        self._wants_context = self.signature.context is not None
+        self._wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
         # What a principal must be allowed that has scopes at all: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
@@ -74,14 +74,14 @@ class Body:
             self.authorize(call)
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
-        if retried or self._wants_context or CurrentCall.wanted:
+        if retried or self._wants_context:
             begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
             context = Context(call, runtime, begin)
-            if CurrentCall.wanted:
-                CurrentCall.context.set(context)
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
+        if CurrentCall.wanted:
+            CurrentCall.answering.set(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
@@ -100,6 +100,8 @@ class Body:
             raise unwrap_group(group) or group from None
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
+        if CurrentCall.wanted:
+            CurrentCall.answering.set(context)
         context.enter()
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)

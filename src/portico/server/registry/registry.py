@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -145,10 +145,13 @@ class Registry:
         first: list[Component] = []
         later: list[Tool] = []
         others: list[Component] = []
+        batch: dict[str, Component] = {}
         tools: dict[str, Tool] = {}
         for component in components:
             if not isinstance(component, Tool):
-                (first if self._known_version(component) is None else others).append(component)
+                known = self._known_version(component, batch)
+                (first if known is None else others).append(component)
+                batch.setdefault(str(_keys(component)), component)
                 continue
             known = self.tools.get(component.name) or tools.setdefault(component.name, component)
             (later if _is_other_version(component, known) else first).append(component)
@@ -175,8 +178,9 @@ class Registry:
                 raise UsageError(f"there is already a {kind} {key!r}; remove it first")
             taken[kind, key] = shared or getattr(component, "name", key)
 
-    def _known_version(self, component: Any) -> Any:
-        """The prompt or resource that is there, of which this is another version; None if there is none."""
+    def _known_version(self, component: Any, batch: Mapping[str, Any]) -> Any:
+        """The prompt or resource that is there, or comes with it, of which this is another version; None if there is
+        none."""
         if isinstance(component, Completes) or component.version is None:
             return None
         known: Any
@@ -184,11 +188,12 @@ class Registry:
             known = self.prompts.get(component.name)
         else:
             known = self.resources.get(component.uri) or self.templates.get(component.uri)
+        known = known or batch.get(str(_keys(component)))
         return None if known is None or known.version in (None, component.version) else known
 
     def _shelve(self, component: Any) -> None:
         """Of two versions the lower one waits until the higher one is removed."""
-        known = self._known_version(component)
+        known = self._known_version(component, {})
         if version_order(component.version) < version_order(known.version):
             self._older.append(component)
         else:
