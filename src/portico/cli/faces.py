@@ -14,18 +14,19 @@ FACES = {"search": ("portico.faces.search", "SearchFace")}
 
 
 def put_on(server: Server, arguments: argparse.Namespace, always: Sequence[str] = ()) -> None:
-    """Offer the faces of a server beside it, over HTTP, and show one in its place if that was asked for."""
+    """Offer the faces of a server beside it, over HTTP, and show one in its place if that was asked for; or if only
+    some of its tools are `always` to be listed."""
     if arguments.transport == "http":
         for name in FACES:
             if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
                 server.add_face(made(name, server))
-    if arguments.face not in (None, "all"):
-        show(server, arguments.face, always)
+    if arguments.face not in (None, "all") or (always and arguments.face is None):
+        show(server, arguments.face or "search", () if arguments.face else always)
 
 
 def show(server: Server, name: str, always: Sequence[str] = ()) -> None:
     """What clients meet in place of the server."""
-    face = made("search" if name == "auto" else name, server, always=always)
+    face = made("search" if name == "auto" else name, server, **({"always": always, "brief": True} if always else {}))
     server.front = load_module("portico.faces.auto").AutoFace(face) if name == "auto" else face
     server.hold(face.desk.lifespan)
 

@@ -25,9 +25,11 @@ from portico.wire.errors import UsageError
 
 def run(words: list[str]) -> None:
     arguments = complete_serving(parser_for("serve").parse_args(words))
+    always: list[str] = []
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
+        always = _listed(server, arguments, serving)
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
     else:
@@ -42,7 +44,7 @@ def run(words: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers is for --transport http: on stdio there is one client")
-    faces.put_on(server, arguments)
+    faces.put_on(server, arguments, always)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
         return
@@ -249,6 +251,15 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
         if given and service not in served:
             raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
     return server, settings.serve
+
+
+def _listed(server: Any, arguments: argparse.Namespace, serving: Any) -> list[str]:
+    """Where neither the line nor a file says which services are wanted, what is listed of all of them; else nothing."""
+    if arguments.services is not None or arguments.profile is not None or serving.services is not None:
+        return []
+    assembly = load_module("portico.services.assembly")
+    named: list[str] = assembly.listed(server, files=bool(arguments.root))
+    return named
 
 
 def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
