@@ -1,7 +1,9 @@
-"""A supervisor with its workers, for those who measure them; and what Linux tells of processes."""
+"""A supervisor with its workers, and clients by hand, for those who measure them; and what Linux tells of processes."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 SERVER = """
+import os
+
 from portico import Server
 
 server = Server("measured", version="1")
@@ -21,6 +27,11 @@ server = Server("measured", version="1")
 @server.tool
 async def add(a: int, b: int) -> int:
     return a + b
+
+
+@server.tool
+async def pid() -> int:
+    return os.getpid()
 
 
 @server.resource("note://one")
@@ -33,6 +44,10 @@ async def touch() -> int:
     server.resource_updated("note://one")
     return 1
 """
+MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
+_PREFIX = "io.modelcontextprotocol/"
+_META = {f"{_PREFIX}protocolVersion": MODERN, f"{_PREFIX}clientCapabilities": {}}
+_ABOUT = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "asker", "version": "1"}}
 
 
 @dataclass(frozen=True)
@@ -42,28 +57,127 @@ class Serving:
     supervisor: int
     port: int
 
+    @property
+    def workers(self) -> list[int]:
+        return children(self.supervisor)
+
 
 @contextmanager
-def serving(workers: int, *options: str, store: str | None = None) -> Iterator[Serving]:
-    with tempfile.TemporaryDirectory(prefix="portico-workers-") as folder:
-        path = Path(folder) / "measured.py"
+def serving(workers: int, *options: str, store: str | None = None, folder: str | None = None) -> Iterator[Serving]:
+    """Workers of the server above. Those with another folder are as if on another machine."""
+    with tempfile.TemporaryDirectory(prefix="portico-workers-") as own:
+        path = Path(own) / "measured.py"
         path.write_text(SERVER)
         words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", str(workers), *options]
         command = [sys.executable, "-m", "portico", *words]
-        env = {**os.environ, **({"PORTICO_STORE": store} if store else {})}
-        with (
-            (Path(folder) / "log").open("w+") as log,
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env) as process,
-        ):
+        said = {"PORTICO_STORE": store, "TMPDIR": folder}
+        env = {**os.environ, **{name: value for name, value in said.items() if value}}
+        # What it says goes to a file: a pipe that nobody reads would stop it.
+        with (Path(own) / "log").open("w+") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
             assert process.stderr is not None
             try:
-                said = process.stderr.readline()
-                if not said.startswith("Serving on "):
-                    raise ValueError(said)
-                yield Serving(process.pid, int(said.rsplit(":", 1)[1].partition("/")[0]))
+                while not (line := process.stderr.readline()).startswith("Serving on "):
+                    if not line:
+                        raise ValueError(f"it does not serve: {log.read()}")
+                    log.write(line)
+                yield Serving(process.pid, int(line.rsplit(":", 1)[1].partition("/")[0]))
             finally:
                 process.send_signal(signal.SIGTERM)
-                log.write(process.stderr.read())
+                process.communicate(timeout=60)
+
+
+def modern_request(id: str) -> bytes:
+    """A call of 2026-07-28, as bytes."""
+    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": _META}
+    return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", "add"))
+
+
+def _fields(method: str, name: str = "") -> str:
+    called = f"mcp-name: {name}\r\n" if name else ""
+    return f"mcp-protocol-version: {MODERN}\r\nmcp-method: {method}\r\n{called}"
+
+
+def _written(method: str, message: dict[str, Any] | None, fields: str) -> bytes:
+    body = b"" if message is None else json.dumps({"jsonrpc": "2.0", **message}).encode()
+    head = (
+        f"{method} /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"accept: application/json, text/event-stream\r\ncontent-length: {len(body)}\r\n{fields}\r\n"
+    )
+    return head.encode() + body
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+        self.reader, self._writer, self._port = reader, writer, port
+        # No two requests of a session that are worked on may have one id, on whatever connections they come.
+        self._ids = count(id(self) << 20)
+
+    @classmethod
+    async def to(cls, port: int) -> Line:
+        return cls(*await asyncio.open_connection("127.0.0.1", port), port)
+
+    def send(self, method: str, message: dict[str, Any] | None, fields: str) -> None:
+        self._writer.write(_written(method, message, fields))
+
+    async def head(self) -> dict[str, str]:
+        status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        if status.split()[1] not in ("200", "202"):
+            raise ValueError(status)
+        return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    async def post(self, message: dict[str, Any], fields: str) -> tuple[dict[str, str], bytes]:
+        self.send("POST", message, fields)
+        found = await self.head()
+        return found, await self.reader.readexactly(int(found.get("content-length", "0")))
+
+    # 2026-07-28
+
+    async def call(self, tool: str = "add", **arguments: Any) -> bytes:
+        params = {"name": tool, "arguments": arguments, "_meta": _META}
+        message = {"id": 1, "method": "tools/call", "params": params}
+        _, body = await self.post(message, _fields("tools/call", tool))
+        return body
+
+    async def worker(self) -> int:
+        """The process that has this connection."""
+        return int(json.loads(await self.call("pid"))["result"]["structuredContent"])
+
+    async def listen(self, uri: str) -> None:
+        """Be told of what happens to a resource."""
+        params = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": _META}
+        self.send(
+            "POST", {"id": 1, "method": "subscriptions/listen", "params": params}, _fields("subscriptions/listen")
+        )
+        await self.head()
+        await self.told("acknowledged")
+
+    async def told(self, word: str) -> None:
+        """Wait for an event with this word."""
+        while word.encode() not in await self.reader.readuntil(b"\n"):
+            pass
+
+    # Sessions
+
+    async def begin(self) -> str:
+        """A session, begun on a connection of its own, so that the kernel chooses the worker."""
+        one = await Line.to(self._port)
+        head, _ = await one.post({"id": 1, "method": "initialize", "params": _ABOUT}, "")
+        id = head["mcp-session-id"]
+        await one.post({"method": "notifications/initialized"}, f"mcp-session-id: {id}\r\n")
+        one.close()
+        return id
+
+    async def in_session(self, id: str, tool: str = "add") -> Any:
+        params = {"name": tool, "arguments": {"a": 1, "b": 2} if tool == "add" else {}}
+        message = {"id": f"{next(self._ids)}", "method": "tools/call", "params": params}
+        _, body = await self.post(message, f"mcp-session-id: {id}\r\n")
+        return json.loads(body)["result"]["structuredContent"]["result"]
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def children(process: int) -> list[int]:
@@ -71,10 +185,12 @@ def children(process: int) -> list[int]:
 
 
 def cpu(processes: list[int]) -> float:
-    """Seconds that they have had so far."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in processes]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / ticks
+    """Seconds that they have had so far; to the nanosecond, where ticks would be a hundredth."""
+    spent = 0
+    for one in processes:
+        for thread in Path(f"/proc/{one}/task").iterdir():
+            spent += int((thread / "schedstat").read_text().split()[0])
+    return spent / 1e9
 
 
 def private(processes: list[int]) -> float:

@@ -1,21 +1,15 @@
-"""The table of workers: what one and two of them answer, what a request at the wrong one costs, and memory."""
+"""The table of workers: what one and two of them answer, and what it costs that they are several."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from peers import Peer
+import fleet_costs
+import wrk
+from fleet_asking import Serving, private, serving
+from goals import Goal, limit, multiple
+from peers import NotInstalled, Peer
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -23,151 +17,78 @@ NAME = "workers"
 CONNECTIONS = 32
 QUESTIONS = (
     Question("rate", f"tools/call, 2026-07-28, {CONNECTIONS} connections", "per s", more_is_better=True),
-    Question("cpu", "the same: CPU of all workers for one call", "µs"),
+    Question("asking", "the same: CPU of wrk for one call", "µs"),
+    Question("call", "the same: CPU of all workers for one call", "µs"),
+    Question("capacity", "what the workers would answer with a core for each", "per s", more_is_better=True),
     Question("session", "tools/call in a session, on a connection of its worker: CPU", "µs"),
     Question("handed", "the same, on a connection that is handed over for it: CPU", "µs"),
+    Question("sent", "the same, sent on to another machine: CPU of both", "µs"),
+    *(Question(f"event_{many}", f"an event to {many} listeners: CPU of all workers", "µs") for many in (1, 10, 100)),
+    Question("adopting", "taking over a session, with the first call in it: CPU", "µs"),
     Question("private", "memory that a worker shares with no other process", "MB"),
 )
-KEYS = tuple(question.key for question in QUESTIONS)
+SEVERAL = ("handed", "sent")
+LOADED = ("rate", "asking", "call", "capacity")
 LEGEND = (
-    "The asker is one Python process on the same cores, so two workers get what it leaves them: read the CPU, and the"
-    " rate as what is left of the machine. A connection is handed over when its request is for a session of another"
-    " worker; here it is for most requests, because sessions take turns on it, which no client does.",
+    "wrk runs on the same cores, so two workers get what it leaves them: the rate is what is left of the machine, and"
+    " the CPU is what a machine with more cores would give. For a connection that is handed over two sessions of two"
+    " workers take turns on one, which no client does: a client's is handed over once. An event is without the call"
+    " that makes it; listeners are at all workers.",
 )
-SERVER = """
-from portico import Server
-
-server = Server("measured", version="1")
-
-
-@server.tool
-async def add(a: int, b: int) -> int:
-    return a + b
-"""
-_PREFIX = "io.modelcontextprotocol/"
-_META = {f"{_PREFIX}protocolVersion": "2026-07-28", f"{_PREFIX}clientCapabilities": {}}
-_CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 
 def measure(size: Size) -> Table:
     answers = Answers()
-    calls = 2_000 if size.quick else 20_000
     columns = [this_tree("one", "1 worker"), this_tree("two", "2 workers")]
-    turns = [(peer, KEYS, lambda peer=peer: _ask(peer, calls)) for peer in columns]
+    try:
+        program, notes = wrk.find(), ()
+    except NotInstalled as why:
+        program, notes = "", (f"Calls a second were not measured: {why}",)
+    turns = []
+    for peer in columns:
+        keys = tuple(one.key for one in QUESTIONS if peer.key == "two" or one.key not in SEVERAL)
+        keys = keys if program else tuple(key for key in keys if key not in LOADED)
+        turns.append((peer, keys, lambda peer=peer: _ask(peer, size.quick, program)))
     take_turns(answers, size.rounds, turns)
-    return Table("workers", [Grid(QUESTIONS, columns)], answers, legend=LEGEND)
+    return Table("workers", [Grid(QUESTIONS, columns)], answers, _judge(answers), notes, LEGEND)
 
 
-def _ask(peer: Peer, calls: int) -> dict[str, Any]:
-    with _serving(1 if peer.key == "one" else 2) as (supervisor, port):
-        return asyncio.run(_asked(_children(supervisor), port, calls))
-
-
-async def _asked(workers: list[int], port: int, calls: int) -> dict[str, Any]:
-    lines = [await _Line.to(port) for _ in range(CONNECTIONS)]
-    await asyncio.gather(*(one.modern(10) for one in lines))
-    began, spent = time.perf_counter(), _cpu(workers)
-    await asyncio.gather(*(one.modern(calls // CONNECTIONS) for one in lines))
-    took, made = time.perf_counter() - began, calls // CONNECTIONS * CONNECTIONS
-    found: dict[str, Any] = {"rate": made / took, "cpu": (_cpu(workers) - spent) / made * 1e6}
-    sessions = [await lines[0].begin() for _ in range(12)]
-    few = max(200, calls // 10)
-    found["session"] = await _cpu_of(workers, few, lambda number: lines[0].in_session(sessions[0]))
-    # With one worker nothing is handed over; with two, most of these are.
-    found["handed"] = await _cpu_of(workers, few, lambda number: lines[0].in_session(sessions[number % 12]))
-    found["private"] = sum(map(_private, workers)) / len(workers) / 1e6
-    for one in lines:
-        one.close()
+def _ask(peer: Peer, quick: bool, program: str) -> dict[str, Any]:
+    count = 1 if peer.key == "one" else 2
+    with serving(count) as fleet:
+        found = _loaded(fleet, program, 2 if quick else 5) if program else {}
+        found |= asyncio.run(_costs(fleet, count, quick))
+    if count == 2:
+        found["sent"] = sum(asyncio.run(fleet_costs.of_sending_on(200 if quick else 1_000))) * 1e6
     return found
 
 
-async def _cpu_of(workers: list[int], times: int, ask: Callable[[int], Any]) -> float:
-    for number in range(24):
-        await ask(number)
-    spent = _cpu(workers)
-    for number in range(times):
-        await ask(number)
-    return (_cpu(workers) - spent) / times * 1e6
+def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
+    found = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS)
+    capacity = len(fleet.workers) / found.call
+    return {"rate": found.rate, "asking": found.asking * 1e6, "call": found.call * 1e6, "capacity": capacity}
 
 
-class _Line:
-    """A connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def to(cls, port: int) -> _Line:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    async def post(self, message: dict[str, Any], fields: str) -> dict[str, str]:
-        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        head = (
-            "POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"accept: application/json, text/event-stream\r\ncontent-length: {len(body)}\r\n{fields}\r\n"
-        )
-        self._writer.write(head.encode() + body)
-        status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
-        if status.split()[1] not in ("200", "202"):
-            raise ValueError(status)
-        found = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        await self._reader.readexactly(int(found.get("content-length", "0")))
-        return found
-
-    async def modern(self, times: int) -> None:
-        fields = "mcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: add\r\n"
-        for number in range(times):
-            params = {**_CALL, "_meta": _META}
-            await self.post({"id": number, "method": "tools/call", "params": params}, fields)
-
-    async def begin(self) -> str:
-        params = {
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "asker", "version": "1"},
-        }  # fmt: skip
-        # On a connection of its own, so that the kernel chooses the worker.
-        one = await _Line.to(self._writer.get_extra_info("peername")[1])
-        id = (await one.post({"id": 1, "method": "initialize", "params": params}, ""))["mcp-session-id"]
-        await one.post({"method": "notifications/initialized"}, f"mcp-session-id: {id}\r\n")
-        one.close()
-        return id
-
-    async def in_session(self, id: str) -> None:
-        await self.post({"id": 2, "method": "tools/call", "params": _CALL}, f"mcp-session-id: {id}\r\n")
-
-    def close(self) -> None:
-        self._writer.close()
+async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
+    few = 200 if quick else 1_000
+    found = {
+        "session": await fleet_costs.of_session(fleet, few) * 1e6,
+        "private": private(fleet.workers) / count / 1e6,
+    }
+    if count > 1:
+        found["handed"] = await fleet_costs.of_handing(fleet, few) * 1e6
+    for many in fleet_costs.LISTENERS:
+        found[f"event_{many}"] = await fleet_costs.of_events(fleet, many, few // 5) * 1e6
+    found["adopting"] = await fleet_costs.of_adopting(fleet, few) * 1e6
+    return found
 
 
-@contextmanager
-def _serving(workers: int) -> Iterator[tuple[int, int]]:
-    with tempfile.TemporaryDirectory(prefix="portico-workers-") as folder:
-        path = Path(folder) / "measured.py"
-        path.write_text(SERVER)
-        words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", str(workers)]
-        command = [sys.executable, "-m", "portico", *words]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            try:
-                said = process.stderr.readline()
-                if not said.startswith("Serving on "):
-                    raise ValueError(said)
-                yield process.pid, int(said.rsplit(":", 1)[1].partition("/")[0])
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.stderr.read()
+def _judge(answers: Answers) -> list[Goal]:
+    def both(key: str) -> tuple[float | None, float | None]:
+        return answers.value(key, "two"), answers.value(key, "one")
 
-
-def _children(process: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
-
-
-def _cpu(processes: list[int]) -> float:
-    """Seconds that they have had so far."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in processes]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / ticks
-
-
-def _private(process: int) -> float:
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    return [
+        multiple("two workers, calls a second: 1.7 times one", *both("rate"), 1.7),
+        multiple("the same by their CPU, without what wrk takes of it", *both("capacity"), 1.7),
+        limit("private memory of a further worker: at most 30 MB", answers.value("private", "two"), 30, "MB"),
+    ]

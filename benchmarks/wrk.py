@@ -25,17 +25,19 @@ NUMBER = "1000000"
 ANSWER_SECONDS = 10
 
 # wrk's own report rounds; what `done` is given does not. Strings in Lua have the escapes that strings in JSON have.
-SCRIPT = """\
+REQUEST = """\
 local n = {number}
 function request()
   n = n + 1
   return {request}
 end
+"""
+DONE = """\
 function done(summary, latency)
   local e = summary.errors
   io.write(string.format(
-    '{{"requests": %d, "microseconds": %d, "p50": %d, "p99": %d, "connect": %d, "read": %d, "write": %d,'
-      .. ' "status": %d, "timeout": %d}}\\n',
+    '{"requests": %d, "microseconds": %d, "p50": %d, "p99": %d, "connect": %d, "read": %d, "write": %d,'
+      .. ' "status": %d, "timeout": %d}\\n',
     summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
     e.connect, e.read, e.write, e.status, e.timeout))
 end
@@ -79,7 +81,19 @@ def version(program: str) -> str:
 
 def script(request: bytes) -> str:
     parts = [json.dumps(part) for part in request.decode("ascii").split(NUMBER)]
-    return SCRIPT.format(number=NUMBER, request=" .. n .. ".join(parts))
+    return REQUEST.format(number=NUMBER, request=" .. n .. ".join(parts)) + DONE
+
+
+def same_script(request: bytes) -> str:
+    """The same request every time, which wrk makes once: for a server of which it is known that it remembers none."""
+    head, _, body = request.decode("ascii").partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    method, path, _ = first.split()
+    # It has a host and a length of its own.
+    fields = {name: value for name, value in (line.split(": ", 1) for line in lines) if name not in OWN}
+    said = [f"wrk.method = {json.dumps(method)}", f"wrk.path = {json.dumps(path)}", f"wrk.body = {json.dumps(body)}"]
+    said += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in fields.items()]
+    return "\n".join(said) + "\n" + DONE
 
 
 def parse(output: str) -> Load:
@@ -96,6 +110,7 @@ def parse(output: str) -> Load:
     return Load(found["requests"], found["microseconds"] / 1e6, found["p50"], found["p99"])
 
 
+OWN = frozenset({"host", "content-length"})
 TROUBLES = {
     "status": "non-2xx answers",
     "connect": "failed connects",
@@ -105,10 +120,12 @@ TROUBLES = {
 }
 
 
-def ask(program: str, port: int, request: bytes, connections: int, seconds: int, core: int) -> Load:
+def ask(
+    program: str, port: int, request: bytes, connections: int, seconds: int, core: int, *, same: bool = False
+) -> Load:
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "request.lua"
-        told.write_text(script(request), encoding="ascii")
+        told.write_text(same_script(request) if same else script(request), encoding="ascii")
         how = ["-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={ANSWER_SECONDS}s", "-s", str(told)]
         with on_core(core):
             child = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from portico.store.database import Database
 from portico.store.errors import BadStatement, ChangedMigration, NewerSchema, NoParent, StoreError
 from portico.wire.errors import UsageError
 
+SOURCE = Path(__file__).parents[2] / "src" / "portico"
 FIRST = """
 -- A first one; it's a comment.
 create table note (
@@ -88,6 +90,22 @@ async def test_a_database_that_is_newer_than_the_code_is_refused(url: str, folde
         (folder / "0002_more.sql").unlink()
         with pytest.raises(NewerSchema, match="“notes” at version 2, and this Portico knows versions up to 1"):
             await db.migrate("notes", folder)
+
+
+async def test_an_older_release_goes_on_beside_what_only_adds(url: str, folder: Path) -> None:
+    (folder / "0002_adds_colour.sql").write_text("alter table note add column colour text")
+    async with Database(url) as db:
+        await db.migrate("notes", folder)
+        (folder / "0002_adds_colour.sql").unlink()
+        assert await db.migrate("notes", folder) == []
+        await db.write(lambda tx: tx.run("insert into note (text) values ('by an older one')"))
+
+
+def test_what_says_that_it_adds_does_nothing_else() -> None:
+    adds = re.compile(r"create (table|index) .*|alter table \w+ add column \w+ (?!.*not null(?!.*default)).*", re.S)
+    for path in SOURCE.rglob("migrations/*_adds_*.sql"):
+        statements = [one.strip() for one in re.sub(r"--.*", "", path.read_text()).split(";")]
+        assert all(adds.fullmatch(one) for one in statements if one), path
 
 
 async def test_a_file_that_was_edited_after_it_was_applied_is_refused(url: str, folder: Path) -> None:

@@ -478,6 +478,23 @@ FORMS: dict[str, CommandForm] = {
         },
         "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
     ),
+    "status": CommandForm(
+        "portico status [options]",
+        "The processes that are one server, by the store that they share: workers, how many sessions each has, and\n"
+        "what is held for a time. Without --store: the stores of the data directory, and the supervisors of this\n"
+        "user on this machine whose servers have no store.",
+        (),
+        {
+            "": (
+                *_STORE,
+                _SHORT_OUTPUT,
+                _JSON,
+                flag("--sessions", action="store_true", help="the sessions too, those that were written last first"),
+                _limit(50),
+            )
+        },
+        "Exit status: 0; 2 for a mistake on this line, or a store that is not there.",
+    ),
     "audit": CommandForm(
         "portico audit verify | list | export | head [options]",
         "What was asked of a server with an [audit], and whether the record of it is whole.\n\n"

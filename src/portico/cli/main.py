@@ -35,6 +35,7 @@ COMMANDS = {
     "pins": CommandEntry("portico.cli.pins", "what tools behind a gateway were when approved: list, diff, approve"),
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),
     "jobs": CommandEntry("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
+    "status": CommandEntry("portico.cli.status", "workers, sessions and leases, by the store that processes share"),
     "audit": CommandEntry("portico.cli.audit", "what was asked of a server, and whether the record of it is whole"),
     "policy": CommandEntry("portico.cli.policy", "who may do what, by the rules of a file: explain, test"),
     "contracts": CommandEntry("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),

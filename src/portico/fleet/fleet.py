@@ -94,7 +94,7 @@ class Fleet:
         """Be one of them."""
         self._loop = asyncio.get_running_loop()
         self._folder.open()
-        self._rows = rows = await when_ready(partial(opened, self._place.store, self.id))
+        self._rows = rows = await when_ready(partial(opened, self._place.store, self.id, self._place.server))
         await self._renew(rows)
         self._use_keys(self._keys.keys)
         self._tending = self._loop.create_task(self._tend(rows))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from portico import __version__
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import StoreError
@@ -38,11 +40,19 @@ PAUSE_SECONDS = 1.0
 
 
 class WorkerRow(Struct, frozen=True):
-    """Where a worker is reached by other machines, if it is, and until when it says that it lives."""
+    """Where a worker is reached by other machines, if it is, and until when it says that it lives.
+
+    The rest is for people. Workers of an older release do not say it.
+    """
 
     id: str
     address: str | None
     lease_until: float
+    server: str | None = None
+    machine: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    started_at: float | None = None
 
 
 class SigningKeyRow(Struct, frozen=True):
@@ -65,9 +75,11 @@ class SessionRow(Struct, frozen=True):
 class FleetRows:
     """What one worker reads and writes. Writes go together, in the order in which they were asked for."""
 
-    def __init__(self, database: Database, worker: str) -> None:
+    def __init__(self, database: Database, worker: str, server: str) -> None:
         self._database = database
         self._worker = worker
+        self._server = server
+        self._began = time.time()
         # What is to be written: a row, or None where it is to be removed.
         self._waiting: dict[str, tuple[str, SessionMemo] | None] = {}
         self._written: asyncio.Future[None] | None = None
@@ -141,7 +153,11 @@ class FleetRows:
     # The workers
 
     async def renew(self, address: str | None) -> None:
-        await self._database.write(partial(_renew, self._worker, address), isolation="read committed")
+        row = WorkerRow(
+            self._worker, address, time.time() + LEASE_SECONDS,
+            self._server, socket.gethostname(), os.getpid(), __version__, self._began,
+        )  # fmt: skip
+        await self._database.write(partial(_renew, row), isolation="read committed")
 
     async def worker(self, id: str) -> WorkerRow | None:
         return await self._database.read(partial(_worker, id))
@@ -186,14 +202,14 @@ def _done(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-async def opened(url: str, worker: str) -> FleetRows:
+async def opened(url: str, worker: str, server: str) -> FleetRows:
     database = await Database(url, patience=PATIENCE_SECONDS, connections=2).open()
     try:
         await database.migrate("fleet", MIGRATIONS)
     except BaseException:
         await database.close()
         raise
-    return FleetRows(database, worker)
+    return FleetRows(database, worker, server)
 
 
 Rows = dict[str, tuple[str, SessionMemo] | None]
@@ -250,11 +266,13 @@ def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
     return _keys(server, tx)
 
 
-def _renew(worker: str, address: str | None, tx: Transaction) -> None:
+def _renew(row: WorkerRow, tx: Transaction) -> None:
+    names = row.__struct_fields__
+    changed = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
     tx.run(
-        "insert into portico_worker (id, address, lease_until) values (?, ?, ?) "
-        "on conflict (id) do update set address = excluded.address, lease_until = excluded.lease_until",
-        (worker, address, time.time() + LEASE_SECONDS),
+        f"insert into portico_worker ({', '.join(names)}) values ({', '.join(f':{name}' for name in names)}) "
+        f"on conflict (id) do update set {changed}",
+        msgspec.structs.asdict(row),
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -128,7 +129,8 @@ async def when_ready(begin: Callable[[], Awaitable[T]]) -> T:
             if not failure.passing:
                 raise
             log.warning("waiting for the store: %s", failure)
-        await asyncio.sleep(pause_seconds)
+        # Not all at once, when it is back.
+        await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
         pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
 
 

@@ -4,6 +4,10 @@ another text.
 Each user of the database has a folder and a name, its history; all histories are rows of one table. A migration is one
 transaction. Several processes may start at once: each applies what the others have not.
 
+Processes of two releases may share a database for a while. A migration whose name begins with `adds` adds what an older
+release need not know of, and leaves the rest as it was: so an older one goes on beside it, and begins, too. Any other
+that it does not know is a reason not to touch anything.
+
 On SQLite foreign keys are looked at when a migration is done, not before, so it may rebuild a table that others refer
 to: create, copy, drop, rename.
 """
@@ -25,6 +29,8 @@ from portico.store.transaction import Engine, Transaction
 from portico.wire.errors import UsageError
 
 _FILE = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)(?:\.(?P<engine>sqlite|postgresql))?\.sql")
+
+_ADDS = re.compile(r"\d{4}_adds_.*").fullmatch
 
 _TABLE = """
 create table if not exists portico_migration (
@@ -77,7 +83,7 @@ async def migrate(
 ) -> list[str]:
     """Apply what has not been applied; the names of those."""
     try:
-        if len(await read(partial(_applied, history, migrations))) == len(migrations):
+        if len(await read(partial(_applied, history, migrations))) >= len(migrations):
             return []  # as at nearly every start: nothing is locked
     except BadStatement:
         pass  # there is no such table yet
@@ -88,17 +94,17 @@ async def migrate(
 def _applied(history: str, migrations: list[Migration], tx: Transaction) -> set[int]:
     """The numbers of those that have been; that they were the same is checked."""
     rows = tx.all(
-        tuple[int, str],
-        "select number, checksum from portico_migration where history = :history order by number",
+        tuple[int, str, str],
+        "select number, name, checksum from portico_migration where history = :history order by number",
         {"history": history},
     )
     known = {one.number: one for one in migrations}
-    for number, checksum in rows:
-        if number not in known:
+    for number, name, checksum in rows:
+        if number not in known and not _ADDS(name):
             raise NewerSchema(history, rows[-1][0], len(migrations))
-        if known[number].checksum != checksum:
+        if number in known and known[number].checksum != checksum:
             raise ChangedMigration(history, known[number].name)
-    return {number for number, _ in rows}
+    return {number for number, _, _ in rows}
 
 
 def _apply(history: str, migrations: list[Migration], one: Migration, tx: Transaction) -> str | None:

@@ -1,0 +1,215 @@
+"""`portico status`: the processes that are one server, by the store that they share."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from portico.cli.forms import parser_for
+from portico.cli.printer import Printer
+from portico.fleet import overview
+from portico.fleet.overview import HeldSessions, UsedSession
+from portico.fleet.rows import MIGRATIONS, WorkerRow
+from portico.store.database import Database, parse
+from portico.store.errors import BadStatement
+from portico.store.folder import data_directory
+from portico.store.transaction import Transaction
+from portico.wire.errors import UsageError
+
+WORKER_HEADINGS = ("WORKER", "SERVER", "MACHINE", "PID", "ADDRESS", "VERSION", "UP", "SESSIONS", "LEASE")
+LEASE_HEADINGS = ("LEASE", "WHAT", "HOLDER", "ENDS")
+SESSION_HEADINGS = ("SESSION", "WORKER", "REVISION", "CLIENT", "PRINCIPAL", "WRITTEN")
+# Of an id: who has the whole of one may speak in its session.
+SHOWN = 8
+MOST_LEASES = 1000
+
+# What is held for a time, besides the workers themselves: a name of it, who has it, and until when in seconds.
+LEASES = {
+    "task": "select id, worker, lease / 1000.0 from portico_job where status in ('running', 'waiting') "
+    "and lease is not null order by lease limit :most",
+    "work item": "select id, worker, lease_until / 1000.0 from work_item where lease_until is not null "
+    "order by lease_until limit :most",
+    "limit": "select key, null, due_at from portico_quota where due_at > :now order by due_at desc limit :most",
+}
+
+
+class HeldLease(Struct, frozen=True):
+    kind: str
+    what: str
+    holder: str | None
+    until: float
+
+
+class StoreStatus(Struct, frozen=True):
+    """What one store knows."""
+
+    store: str
+    workers: list[WorkerRow]
+    sessions: list[HeldSessions]
+    leases: list[HeldLease]
+    recent: list[UsedSession] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.workers or self.sessions or self.leases)
+
+
+def run(words: list[str]) -> int:
+    return asyncio.run(_run(parser_for("status").parse_args(words)))
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    most = arguments.limit if arguments.sessions else 0
+    found = [await _read(url, most) for url in _stores(arguments)]
+    printer = Printer(arguments.output)
+    if printer.form == "json":
+        for one in found:
+            printer.json(_plain(one))
+    else:
+        _tell(printer, [one for one in found if not one.is_empty])
+    printer.flush()
+    return 0
+
+
+def _stores(arguments: argparse.Namespace) -> list[str]:
+    """The store that is named; otherwise those of the data directory, and those of servers that have none."""
+    named = arguments.store or os.environ.get("PORTICO_STORE")
+    if named:
+        named = os.path.expanduser(named)
+        engine, address = parse(named)
+        if engine == "sqlite" and not Path(address).exists():
+            raise UsageError(f"there is no store at {address}")
+        return [named]
+    kept = [str(path) for path in sorted(data_directory(arguments.data).glob("*.db"))]
+    return kept if arguments.data else [*kept, *overview.own_stores()]
+
+
+async def _read(url: str, most_sessions: int) -> StoreStatus:
+    async with Database(url) as database:
+        await database.migrate("fleet", MIGRATIONS)
+        leases = [one for kind in LEASES for one in await _leases(database, kind)]
+        workers, sessions = await database.read(lambda tx: (overview.workers(tx), overview.held_sessions(tx)))
+        recent = await database.read(lambda tx: overview.recent_sessions(tx, most_sessions)) if most_sessions else []
+    return StoreStatus(_shown(url), workers, sessions, leases, recent)
+
+
+async def _leases(database: Database, kind: str) -> list[HeldLease]:
+    def read(tx: Transaction) -> list[tuple[str, str | None, float]]:
+        values = {"most": MOST_LEASES} | ({"now": time.time()} if ":now" in LEASES[kind] else {})
+        return tx.all(tuple[str, str | None, float], LEASES[kind], values)
+
+    try:
+        return [HeldLease(kind, *row) for row in await database.read(read)]
+    except BadStatement:
+        # This store has none of that kind.
+        return []
+
+
+def _shown(url: str) -> str:
+    """Without its password."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":***@", 1) if parts.password else url
+
+
+# For people
+
+
+def _tell(printer: Printer, found: list[StoreStatus]) -> None:
+    if not found:
+        printer.aside("no workers, no sessions")
+    for one in found:
+        printer.line(one.store)
+        counts = {held.owner: held.count for held in one.sessions}
+        if one.workers:
+            printer.table(WORKER_HEADINGS, [_worker_row(worker, counts.get(worker.id, 0)) for worker in one.workers])
+        known = {worker.id for worker in one.workers}
+        waiting = sum(count for owner, count in counts.items() if owner not in known)
+        if waiting:
+            printer.line(f"{waiting} sessions have no worker: the next one that is asked for them takes them over")
+        if one.leases:
+            printer.table(LEASE_HEADINGS, [_lease_row(lease) for lease in one.leases])
+        if one.recent:
+            printer.table(SESSION_HEADINGS, [_session_row(session) for session in one.recent])
+
+
+def _worker_row(worker: WorkerRow, sessions: int) -> tuple[str, ...]:
+    known: Callable[[Any], str] = lambda value: "" if value is None else str(value)  # noqa: E731
+    up = "" if worker.started_at is None else _span(time.time() - worker.started_at)
+    return (
+        worker.id[:SHOWN], known(worker.server), known(worker.machine), known(worker.pid), known(worker.address),
+        known(worker.version), up, str(sessions), _end(worker.lease_until),
+    )  # fmt: skip
+
+
+def _lease_row(lease: HeldLease) -> tuple[str, ...]:
+    return lease.kind, lease.what[:SHOWN], lease.holder or "", _end(lease.until)
+
+
+def _session_row(session: UsedSession) -> tuple[str, ...]:
+    memo = session.row.read()
+    client = memo.facts.client
+    return (
+        session.row.id[:SHOWN],
+        (session.row.owner or "")[:SHOWN],
+        memo.facts.revision,
+        "" if client is None else f"{client.name} {client.version}",
+        "" if memo.principal is None else str(getattr(memo.principal, "id", "") or ""),
+        f"{_span(time.time() - session.used_at)} ago",
+    )
+
+
+def _end(until: float) -> str:
+    left = until - time.time()
+    return f"{_span(left)} left" if left >= 0 else f"ended {_span(-left)} ago"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+# For programs
+
+
+def _plain(one: StoreStatus) -> dict[str, Any]:
+    counts = {held.owner: held.count for held in one.sessions}
+    known = {worker.id for worker in one.workers}
+    now = time.time()
+    return {
+        "store": one.store,
+        "workers": [
+            {
+                **msgspec.structs.asdict(worker),
+                "alive": worker.lease_until >= now,
+                "sessions": counts.get(worker.id, 0),
+            }
+            for worker in one.workers
+        ],
+        "sessions": sum(counts.values()),
+        "sessions_without_worker": sum(count for owner, count in counts.items() if owner not in known),
+        "leases": [msgspec.structs.asdict(lease) for lease in one.leases],
+        **({"recent_sessions": [_plain_session(session) for session in one.recent]} if one.recent else {}),
+    }
+
+
+def _plain_session(session: UsedSession) -> dict[str, Any]:
+    id, _, revision, client, principal, _ = _session_row(session)
+    return {
+        "session": id,
+        "worker": session.row.owner,
+        "revision": revision,
+        "client": client,
+        "principal": principal,
+        "written_at": session.used_at,
+    }

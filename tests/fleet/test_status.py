@@ -1,0 +1,61 @@
+"""`portico status`: who is there, while they are there and after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fleets import Session
+
+
+def status(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "portico", "status", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **env})
+
+
+async def told(*words: str, **env: str) -> list[Any]:
+    done = await asyncio.to_thread(status, *words, "-o", "json", **env)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+async def test_workers_and_their_sessions_are_shown_while_they_serve_and_after(serve: Any, tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    fleet = await serve("--workers", "2", env={"PORTICO_STORE": store, "TMPDIR": str(tmp_path)})
+    sessions = [await Session(fleet.port).begin() for _ in range(6)]
+    [said] = await told("--store", store, "--sessions")
+    assert {worker["pid"] for worker in said["workers"]} == fleet.workers()
+    assert all(worker["alive"] and worker["server"] == "many" for worker in said["workers"])
+    assert sum(worker["sessions"] for worker in said["workers"]) == said["sessions"] == 6
+    assert {one["client"] for one in said["recent_sessions"]} == {"a test 1"}
+    whole = {session.fields["mcp_session_id"] for session in sessions}
+    assert not any(id in json.dumps(said) for id in whole)
+    text = (await asyncio.to_thread(status, "--store", store, "--output", "text")).stdout
+    assert all(str(pid) in text for pid in fleet.workers())
+    assert " left" in text
+    assert await fleet.end() == 0
+    [after] = await told("--store", store)
+    assert after["workers"] == []
+    assert after["sessions"] == after["sessions_without_worker"] == 6
+
+
+async def test_workers_of_a_server_without_a_store_are_found(serve: Any, tmp_path: Path) -> None:
+    env = {"TMPDIR": str(tmp_path), "PORTICO_DATA": str(tmp_path / "data")}
+    fleet = await serve("--workers", "1", env=env)
+    [said] = await told(**env)
+    assert {worker["pid"] for worker in said["workers"]} == fleet.workers()
+    await fleet.end()
+    assert await told(**env) == []
+    assert "no workers" in (await asyncio.to_thread(status, "--output", "text", **env)).stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    done = status("--store", str(tmp_path / "none.db"))
+    assert done.returncode == 2
+    assert "there is no store at" in done.stderr
+    assert not (tmp_path / "none.db").exists()
