@@ -7,30 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from portico._lazy import load_module
-from portico.server.server import Server
+from portico.server.server import FaceChoice, Server
 
 # Where each face is.
 FACES = {"search": ("portico.faces.search", "SearchFace")}
 
 
-def put_on(server: Server, arguments: argparse.Namespace, always: Sequence[str] = ()) -> None:
-    """Offer the faces of a server beside it, over HTTP, and show one in its place if that was asked for; or if only
-    some of its tools are `always` to be listed."""
+def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
+    """Offer the faces of a server beside it, over HTTP, and show one in its place: the one of the command line, or else
+    what a file says."""
     if arguments.transport == "http":
         for name in FACES:
             if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
-                server.add_face(made(name, server))
-    if arguments.face not in (None, "all") or (always and arguments.face is None):
-        show(server, arguments.face or "search", () if arguments.face else always)
+                server.add_face(made(name, server, [] if said.brief else said.always))
+    wanted = arguments.face or said.name
+    if wanted not in (None, "all"):
+        # What is listed by default is not what was asked for.
+        chosen = said if arguments.face is None or not said.brief else FaceChoice()
+        face = made("search" if wanted == "auto" else wanted, server, chosen.always, brief=chosen.brief)
+        server.front = load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
+        server.hold(face.desk.lifespan)
 
 
-def show(server: Server, name: str, always: Sequence[str] = ()) -> None:
-    """What clients meet in place of the server."""
-    face = made("search" if name == "auto" else name, server, **({"always": always, "brief": True} if always else {}))
-    server.front = load_module("portico.faces.auto").AutoFace(face) if name == "auto" else face
-    server.hold(face.desk.lifespan)
-
-
-def made(name: str, server: Any, **options: Any) -> Any:
+def made(name: str, server: Any, always: Sequence[str] = (), **options: Any) -> Any:
     module, kind = FACES[name]
-    return getattr(load_module(module), kind)(server, **options)
+    return getattr(load_module(module), kind)(server, always=always, **options)

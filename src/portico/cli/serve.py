@@ -17,7 +17,7 @@ from portico.cli import faces, local_token
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
-from portico.server.server import Server
+from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
@@ -25,11 +25,10 @@ from portico.wire.errors import UsageError
 
 def run(words: list[str]) -> None:
     arguments = complete_serving(parser_for("serve").parse_args(words))
-    always: list[str] = []
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
-        always = _listed(server, arguments, serving)
+        server.faces = _lean(server, arguments, serving)
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
     else:
@@ -44,7 +43,9 @@ def run(words: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers is for --transport http: on stdio there is one client")
-    faces.put_on(server, arguments, always)
+    if serving is not None and (serving.face or serving.always):
+        server.faces = FaceChoice(serving.face, serving.always)
+    faces.put_on(server, arguments, server.faces)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
         return
@@ -253,13 +254,12 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     return server, settings.serve
 
 
-def _listed(server: Any, arguments: argparse.Namespace, serving: Any) -> list[str]:
-    """Where neither the line nor a file says which services are wanted, what is listed of all of them; else nothing."""
+def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoice:
+    """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
     if arguments.services is not None or arguments.profile is not None or serving.services is not None:
-        return []
-    assembly = load_module("portico.services.assembly")
-    named: list[str] = assembly.listed(server, files=bool(arguments.root))
-    return named
+        return FaceChoice()
+    listed = load_module("portico.services.assembly").listed(server, files=bool(arguments.root))
+    return FaceChoice("search", listed, brief=True)
 
 
 def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
