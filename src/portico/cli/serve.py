@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from portico._lazy import load_module
-from portico.cli import faces, local_token
+from portico.cli import faces, local_token, welcome
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
@@ -55,7 +55,7 @@ def run(words: list[str]) -> None:
         _serve_gateway(server, arguments, options)
     else:
         if arguments.transport == "stdio" and sys.stdin.isatty():
-            print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
+            welcome.waiting(server, arguments)
         server.run(arguments.transport, **options)
 
 
@@ -154,7 +154,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         options["operator_token"] = said or known or local_token.make()
         if not said:
             announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
-    endpoint.run(server, announce=announce, **options)
+    endpoint.run(server, announce=welcome.after(announce, server, arguments.data), **options)
 
 
 def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:

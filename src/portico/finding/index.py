@@ -31,6 +31,7 @@ MOST_TERMS = 96
 LONGEST_FIELD = 20_000
 # How many tools are looked at closely.
 CANDIDATES = 100
+FEW = 100
 
 
 class ToolWords(Struct, frozen=True):
@@ -107,20 +108,24 @@ class ToolIndex:
             for (term, places), rarity in zip(gathered.items(), self._rarities.values(), strict=True)
         }
 
+        # A word that many tools have tells nothing of one that is only like it.
+        self._telling = {term for term, places in gathered.items() if len(places) <= max(count // 10, FEW)}
+
     def search(self, query: str, most: int, visible: Sequence[int] | None = None) -> list[tuple[int, float]]:
         """The places of the tools that fit a query best, with their scores; `visible` has a zero for each that is not
         to be found."""
         wanted = self._wanted(query[:LONGEST_QUERY])
-        scores: dict[int, float] = {}
-        for term, share in self._with_others(wanted):
+        scores = [0.0] * self._count
+        terms = self._with_others(wanted)
+        for term, share in terms:
             for at, worth in self._places[term]:
-                scores[at] = scores.get(at, 0.0) + worth * share
-        if not scores:
+                scores[at] += worth * share
+        if not terms:
             scores = self._misspelt(wanted)
         if visible is not None:
-            scores = {at: score for at, score in scores.items() if visible[at]}
-        best = nlargest(max(most, CANDIDATES), scores.items(), key=_score)
-        return self._looked_at_closely(wanted, best)[:most]
+            scores = [score if shown else 0.0 for score, shown in zip(scores, visible, strict=True)]
+        best = nlargest(max(most, CANDIDATES), range(self._count), key=scores.__getitem__)
+        return self._looked_at_closely(wanted, [(at, scores[at]) for at in best if scores[at] > 0])[:most]
 
     def _wanted(self, query: str) -> dict[str, float]:
         """The terms of a query, and what each counts for."""
@@ -149,7 +154,7 @@ class ToolIndex:
         for term, share in wanted.items():
             if share < 0.5:
                 continue
-            known = [one for one in neighbours(term) if one[1] >= _NEAR and one[0] in self._places][:_MOST_OTHERS]
+            known = [one for one in neighbours(term) if one[1] >= _NEAR and one[0] in self._telling][:_MOST_OTHERS]
             own = self._rarities.get(term, math.inf)
             for other, near in known:
                 worth = share * near * _OTHERWISE * min(1.0, own / self._rarities[other])
@@ -177,12 +182,12 @@ class ToolIndex:
     def _near(self) -> NearNames:
         return NearNames(self._places)
 
-    def _misspelt(self, wanted: dict[str, float]) -> dict[int, float]:
+    def _misspelt(self, wanted: dict[str, float]) -> list[float]:
         """The scores of tools with words that are nearly these."""
-        scores: dict[int, float] = {}
+        scores = [0.0] * self._count
         for term in wanted:
             for at in {at for known in self._near.nearest(term) for at, _ in self._places[known]}:
-                scores[at] = scores.get(at, 0.0) + 1 / (10 * len(wanted))
+                scores[at] += 1 / (10 * len(wanted))
         return scores
 
 
@@ -221,10 +226,6 @@ def _gathered(tools: Sequence[dict[str, Counter[str]]]) -> dict[str, dict[int, f
                 places = found.setdefault(term, {})
                 places[at] = places.get(at, 0.0) + share * times
     return found
-
-
-def _score(one: tuple[int, float]) -> float:
-    return one[1]
 
 
 def _rarity(tools: int, with_it: int) -> float:
