@@ -69,6 +69,80 @@ browser click login form navigate: browser navigate click
 hash checksum encode decode encrypt base64: hash encode
 zone timezone clock: time convert
 birth horoscope lucky almanac lunar wedding: calendar lunar date
+obtain retrieve fetch acquire collect gather: get fetch
+lookup query seek discover explore browse: search find
+remove erase clear drop: delete remove
+modify edit change alter revise adjust: update edit
+produce compose build make design: create generate
+insert append attach put: add insert
+transform turn transcode: convert
+compute evaluate solve math equation: calculate
+display enumerate: list
+launch execute start invoke: run start
+combine join concatenate: merge
+cut divide separate: split extract
+parse scrape crawl: extract fetch
+summarize summary overview gist: summary summarize
+describe explain introduce detail: info details
+check verify validate confirm: validate check
+upload publish deploy release: upload publish
+download grab: download
+subscribe notify alert: notification subscribe
+install dependency version upgrade: package version
+vulnerability security license outdated: package security
+npm javascript node typescript: npm package
+maven java gradle: maven version
+python pip: python package
+docker container kubernetes pod cluster: container
+server host port network ip dns: server network
+terminal shell command: command execute process
+branch merge diff checkout: git branch diff
+translate english chinese french spanish: translate language
+capital population country region: country search
+lyrics tempo beat melody pitch bpm tune: audio tempo beat
+color palette icon font svg logo: svg icon
+draw sketch paint canvas: drawing canvas
+flowchart sequence gantt mermaid uml: mermaid diagram
+html css web frontend component: html component
+json xml yaml csv: convert format
+regex pattern replace text string: text
+word count character length: text count
+resize crop filter metadata exif: image
+scan ocr recognize: image extract text
+template theme style layout format: template format
+heading footnote paragraph bullet: document add
+cell formula pivot worksheet: excel sheet
+dividend revenue profit balance income cash: income statement financial stock
+index fund etf bond portfolio: stock market
+gold silver oil commodity: asset price
+sentiment fear greed: index market
+loan mortgage interest tax: calculate rate
+invoice payment refund customer: payment customer
+chess move puzzle board: chess game
+lol league summoner tft esports ranking: champion summoner match
+anime manga novel: rank search
+zhihu weibo douyin bilibili toutiao baidu hot: trending hot rank
+twitter reddit hackernews post tweet: post story
+podcast episode radio: audio episode
+tarot divination zodiac bazi fortune: chart date
+gene mutation variant genome cancer tumor: gene variant
+medicine dose symptom treatment hospital: drug trial
+recipe ingredient dish cuisine breakfast: recipe
+school university course degree: school search
+bus subway metro station: station route
+car ev charging parking gas: parking charging station
+sunrise sunset moon star planet: solar time
+holiday festival anniversary: calendar date
+house rent neighborhood estate: neighborhood listing
+citation author journal bibliography: paper author
+preprint biorxiv pubmed: article search
+patent law legal court: search
+dataset model training inference: model
+think reason plan step: thinking
+memory knowledge entity relation: entity relation
+uuid id guid: random
+encrypt password token secret: hash
+zip compress archive: archive
 job salary career hire: job search
 buy order shop cart product: product order search
 """

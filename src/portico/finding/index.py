@@ -79,7 +79,9 @@ _USUAL_WORDS = frozenset(
         stem,
         listed(
             """please help give tell show want need could can let know make find get look way using use based provide
-            following also specifically say like try ask would should thing various"""
+            following also specifically say like try ask would should thing various related relevant according
+            information result answer question content several each every other another first second next final finally
+            step required good best well one two three specific given new different main possible able"""
         ),
     )
 )
