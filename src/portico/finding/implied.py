@@ -193,7 +193,8 @@ def without_places(text: str) -> tuple[str, str, str]:
         name = found[0].rstrip(".").rpartition("/")[2]
         stem_of_name, dot, ending = name.rpartition(".")
         kind = _kinds().get(ending.lower()) if dot and stem_of_name else None
-        if kind is None and "/" not in found[0]:
+        # Next.js is no file.
+        if kind in (None, "code") and "/" not in found[0]:
             return found[0]
         kinds.append(f"file {kind}" if kind is not None else "file" if dot else "directory")
         inside.append(_SPACED.sub(" ", found[0]))
