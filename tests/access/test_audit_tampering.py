@@ -14,9 +14,9 @@ import pytest
 
 from portico import Client, Server
 from portico.access import settings
-from portico.access.audit import retention, writer
+from portico.access.audit import checkpoints, retention, writer
 from portico.access.audit.chain import link, origin
-from portico.access.audit.checkpoints import ExpectedHead, HeadFile
+from portico.access.audit.checkpoints import LATE_SECONDS, MOST_SPARE, ExpectedHead, HeadFile, SigningPace
 from portico.access.audit.keys import PUBLIC, TrustedKeys, load_or_make, read_public
 from portico.access.audit.places import verify_store
 from portico.access.audit.verify import AuditReport
@@ -30,6 +30,12 @@ CALLS = 20
 LAST = CALLS + 2
 
 Harm = Callable[[Transaction], object]
+
+
+@pytest.fixture(autouse=True)
+def signed_at_the_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(checkpoints, "SOON_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -353,6 +359,25 @@ async def test_one_that_was_killed_is_no_tampering(tmp_path: Path, store: str) -
         "cut off",
         31,
     )
+
+
+def test_signing_is_soon_and_in_the_long_run_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    soon = 1.0
+    monkeypatch.setattr(checkpoints, "SOON_SECONDS", soon)
+    pace, now = SigningPace(), 1000.0
+    pace.note(now)
+    assert pace.due == now + soon
+    # Busy for an hour: at first every second, and then no more often than it earns.
+    signed = 0
+    while now < 4600.0:
+        now = pace.due
+        pace.note(now)
+        signed += 1
+    assert pace.due == pytest.approx(now + LATE_SECONDS)
+    assert signed <= 3600 / LATE_SECONDS + MOST_SPARE + 1
+    # After some rest it is soon again.
+    pace.note(now + 100.0)
+    assert pace.due == now + 100.0 + soon
 
 
 # What is kept no longer

@@ -126,7 +126,7 @@ class Quota:
             bucket = self._buckets.get(key)
             if bucket is not None and bucket.running > 0:
                 bucket.running -= 1
-        passage.held = []
+        passage.held = ()
 
     # Counting
 
@@ -195,7 +195,7 @@ class Quota:
                 bucket.running += 1
                 # It may have been forgotten while the store was asked.
                 self._buckets[key] = bucket
-                passage.held.append((self, key))
+                passage.held += ((self, key),)
 
     def _take(self, wanted: list[_Wish], passage: Passage) -> None:
         """All of them, or none."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from portico._lazy import load_module
 from portico.server.server import FaceChoice, Server
 
 # Where each face is.
-FACES = {"search": ("portico.faces.search", "SearchFace")}
+FACES = {
+    "search": ("portico.faces.search", "SearchFace"),
+    "code": ("portico.services.code", "CodeFace"),
+}
 
 
 def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
@@ -19,16 +24,26 @@ def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> N
     if arguments.transport == "http":
         for name in FACES:
             if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
-                server.add_face(made(name, server, [] if said.brief else said.always))
+                _offer(server, name, [] if said.brief else said.always)
     wanted = arguments.face or said.name
     if wanted not in (None, "all"):
         # What is listed by default is not what was asked for.
         chosen = said if arguments.face is None or not said.brief else FaceChoice()
-        face = made("search" if wanted == "auto" else wanted, server, chosen.always, brief=chosen.brief)
+        options = {"always": chosen.always} | ({"brief": True} if chosen.brief else {})
+        face = made("search" if wanted == "auto" else wanted, server, **options)
         server.front = load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
         server.hold(face.desk.lifespan)
 
 
-def made(name: str, server: Any, always: Sequence[str] = (), **options: Any) -> Any:
+def _offer(server: Server, name: str, always: Sequence[str]) -> None:
+    """It is loaded by the first client that wants it."""
+    # Scripts need a jail that other systems do not have: there this face is for no one.
+    if name != "code" or sys.platform == "linux":
+        face = load_module("portico.faces.late").LateFace(server, name, partial(made, name, server, always=always))
+        server.add_endpoint(f"/mcp/{name}", face)
+        server.hold(face.lifespan)
+
+
+def made(name: str, server: Any, **options: Any) -> Any:
     module, kind = FACES[name]
-    return getattr(load_module(module), kind)(server, always=always, **options)
+    return getattr(load_module(module), kind)(server, **options)

@@ -62,7 +62,7 @@ class Passage(Struct, eq=False):
     later: bool = False
     reached: bool = False
     parent: Passage | None = None
-    held: list[Any] = []
+    held: tuple[Any, ...] = ()
     # Which upstream or mount it was passed on to, and which task runs it with which arguments.
     upstream: str = ""
     job: str = ""

@@ -127,7 +127,14 @@ class Protection:
     # What is asked for by its name
 
     def _tool(self, passage: Passage, answer: Answer) -> Any:
-        params = passage.call.typed()
+        call = passage.call
+        params = call.typed()
+        if self.guard is None and self.meter is None:
+            # There is a witness alone, and nothing to decide.
+            owned = self._server.own("tool", params.name)
+            if owned is not None:
+                passage.kind, passage.owned = "tool", owned
+            return answer(call)
         return self._named(passage, answer, "tool", params.name, params.arguments)
 
     def _prompt(self, passage: Passage, answer: Answer) -> Any:

@@ -39,8 +39,10 @@ class Shop:
             """What something costs."""
             self.running += 1
             self.most_running = max(self.most_running, self.running)
-            await asyncio.sleep(0)
-            self.running -= 1
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self.running -= 1
             return len(item)
 
         @server.tool(annotations=READS)

@@ -82,33 +82,17 @@ class CallAudit:
             raise InternalError(said)
 
     def ended(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
-        writer = self._writer
-        if writer is None or not self._notes(passage):
+        writer, call = self._writer, passage.call
+        if writer is None or not (call.method in self._methods and (call.address is not None or self._notes(passage))):
             return
-        call, decision, owned = passage.call, passage.decision, passage.owned
+        outcome: str
         outcome, error = (outcome_of(result), "") if failure is None else failure_of(failure)
-        if decision is not None and not decision.allowed:
+        if passage.decision is not None and not passage.decision.allowed:
             # The client is told that it is not there.
             outcome = "denied"
         raw = result if type(result) is Raw else None
         writer.add(
-            EndedCall(
-                call,
-                passage.began // 1000,
-                (time.time_ns() - passage.began) // 1000,
-                outcome,
-                error,
-                self._server if owned is None or not owned.owner else owned.owner,
-                "" if owned is None else owned.name,
-                call.read is None or call.read[0] is not call.params,
-                raw,
-                "" if decision is None else "allow" if decision.allowed else "deny",
-                "" if decision is None else decision.rule,
-                ", ".join(decision.shadow) if decision is not None and decision.shadow else "",
-                passage.upstream,
-                passage.job,
-                passage.arguments,
-            ),
+            EndedCall(passage, (time.time_ns() - passage.began) // 1000, outcome, error, raw),
             len(call.params) + (0 if raw is None else len(raw)),
         )
 

@@ -18,6 +18,9 @@ from portico.access.audit.keys import AuditKey
 from portico.wire.errors import UsageError
 
 FIRST = "0" * 64
+# How long what was written goes unsigned: so long; and so long where many were signed of late.
+SOON_SECONDS, LATE_SECONDS = 1.0, 10.0
+MOST_SPARE = 60.0
 
 
 class Cut(Struct, frozen=True, omit_defaults=True):
@@ -47,6 +50,26 @@ class Checkpoint(Struct, frozen=True, omit_defaults=True):
     heads: dict[str, ChainHead] = {}
     marks: dict[str, ChainMarks] = {}
     cut: Cut | None = None
+
+
+class SigningPace:
+    """When to sign: soon, and in the long run no more than one in ten seconds, for each of them is kept, and verified
+    again and again. What was not used of that is spare, for a while in which much is done."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._spare = MOST_SPARE
+
+    @property
+    def due(self) -> float:
+        """The moment at which the next one is to be signed, by the clock of `note`."""
+        return self._at + (SOON_SECONDS if self._spare >= 1 else LATE_SECONDS)
+
+    def note(self, now: float) -> None:
+        """One was signed."""
+        earned = (now - self._at) / LATE_SECONDS
+        self._spare = max(0.0, min(MOST_SPARE, self._spare + earned) - 1)
+        self._at = now
 
 
 class StoredCheckpoint(Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.rpc.call import Call
+from portico.server.guard import Passage
 from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError, TooManyRequests, Unknown
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.methods import METHODS
@@ -83,23 +84,17 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False
 class EndedCall(Struct, eq=False, gc=False):
     """A call that is over, as it waits to be written."""
 
-    call: Call
-    at: int
+    passage: Passage
     micros: int
     outcome: str
     error: str
-    # Whose it is, and its name there.
-    owner: str
-    name: str
-    inner: bool
     # What a gateway passed on unread: whether it tells of an error is found when it is written.
     result: Raw | None = None
-    decision: str = ""
-    rule: str = ""
-    shadow: str = ""
-    upstream: str = ""
-    job: str = ""
-    arguments: Raw | None = None
+
+    @property
+    def at(self) -> int:
+        """In microseconds since 1970, when it began."""
+        return self.passage.began // 1000
 
 
 # What became of it
@@ -179,8 +174,8 @@ class ArgumentPolicy:
         # Whether values are looked through, which takes its time.
         self.shows = self._all or bool(fields)
         self._fields = fields
-        self._inner = sha256(bytes(one ^ 0x36 for one in salt.ljust(64, b"\0")))
-        self._outer = sha256(bytes(one ^ 0x5C for one in salt.ljust(64, b"\0")))
+        self._inner = sha256(bytes(one ^ 0x36 for one in salt.ljust(64, b"\0"))).copy
+        self._outer = sha256(bytes(one ^ 0x5C for one in salt.ljust(64, b"\0"))).copy
         self._screen = screen
         self._chosen = lru_cache(10_000)(self._choose)
         # Names are the same again and again.
@@ -188,7 +183,7 @@ class ArgumentPolicy:
 
     def digest(self, arguments: Raw) -> str:
         """HMAC-SHA256 (RFC 2104), from the two states that its key leads to: a third of the time."""
-        inner, outer = self._inner.copy(), self._outer.copy()
+        inner, outer = self._inner(), self._outer()
         inner.update(arguments)
         outer.update(inner.digest())
         return outer.hexdigest()
@@ -245,78 +240,87 @@ _NUMBERED = len('{"number":0,"at":0')
 class RecordMaker:
     """Writes records. What most calls have in common is written once: who asks for what, and what comes of it."""
 
-    def __init__(self, policy: ArgumentPolicy) -> None:
+    def __init__(self, policy: ArgumentPolicy, server: str) -> None:
+        """`server`: whose it is where nothing else is known of it."""
         self._policy = policy
+        self._server = server
         # With the objects that the keys are the addresses of, so that no other can have them.
         self._known: dict[tuple[Any, ...], tuple[str, Any, Any]] = {}
 
-    def is_quick(self, ended: EndedCall) -> bool:
-        """Whether its record is written in no time: a tool with a name of the server's, and little to digest."""
-        call = ended.call
-        return (
-            call.method == "tools/call"
-            and len(call.params) <= QUICK_BYTES
-            and ended.name != ""
-            and (ended.result is None or len(ended.result) <= QUICK_BYTES)
-            and not self._policy.shows
-        )
+    def quick(self, ended: EndedCall) -> tuple[int, str] | None:
+        """The moment and the rest of a record that is written in no time: that of a tool with a name of the server's,
+        and with little to digest. None: it takes longer."""
+        passage, result = ended.passage, ended.result
+        call, owned = passage.call, passage.owned
+        if call.method != "tools/call" or owned is None or not owned[1] or self._policy.shows:
+            return None
+        if len(call.params) > QUICK_BYTES or (result is not None and len(result) > QUICK_BYTES):
+            return None
+        return passage.began // 1000, self.rest(ended)
 
     def rest(self, ended: EndedCall) -> str:
         """The record of a call as JSON, all but its number: what follows that."""
-        call = ended.call
+        passage = ended.passage
+        call = passage.call
         typed = _typed(call)
-        shown = _shown(call, typed)
-        arguments = ended.arguments if ended.arguments is not None else _arguments(typed)
+        arguments = _arguments(typed) if passage.arguments is None else passage.arguments
         outcome = ended.outcome if ended.result is None else raw_outcome(ended.result)
-        known = self._in_common(ended, shown, outcome)
-        id, trace = call.id, _trace(call)
+        inner = call.read is None or call.read[0] is not call.params
+        known = self._in_common(ended, _shown(call, typed), outcome, inner)
+        id = call.id
         request = id if type(id) is int else _text(str(id)[:100])[1:-1]
-        sent = 0 if ended.inner else call.reply.size
-        more = ""
-        if arguments is not None:
-            if self._policy.digests:
-                more = f',"digest":"{self._policy.digest(arguments)}"'
-            fields = self._policy.fields(ended.owner, ended.name, arguments)
-            if fields:
-                more += f',"fields":{_text(fields)}'
-        if trace:
-            more += f',"trace":"{trace}"'
-        if ended.job:
-            more += f',"job":{_text(ended.job)}'
+        more = "" if arguments is None else self._said_of(arguments, passage)
+        # `in` would first try whether it is a number.
+        if call.headers or bytes(call.params).find(b'traceparent"') >= 0:
+            trace = _trace(call)
+            more += f',"trace":"{trace}"' if trace else ""
+        if passage.job:
+            more += f',"job":{_text(passage.job)}'
         return (
-            f',"at":{ended.at}{known},"request":"{request}","micros":{ended.micros},'
-            f'"received":{len(call.params)},"sent":{sent}{more}}}'
+            f',"at":{passage.began // 1000}{known},"request":"{request}","micros":{ended.micros},'
+            f'"received":{len(call.params)},"sent":{0 if inner else call.reply.size}{more}}}'
         )
 
-    def _in_common(self, ended: EndedCall, shown: str, outcome: str) -> str:
-        call = ended.call
+    def _said_of(self, arguments: Raw, passage: Passage) -> str:
+        policy = self._policy
+        said = f',"digest":"{policy.digest(arguments)}"' if policy.digests else ""
+        if policy.shows:
+            owner, name = passage.owned or ("", "")
+            fields = policy.fields(owner or self._server, name, arguments)
+            if fields:
+                said += f',"fields":{_text(fields)}'
+        return said
+
+    def _in_common(self, ended: EndedCall, shown: str, outcome: str, inner: bool) -> str:
+        passage = ended.passage
+        call, client = passage.call, passage.call.client
         key = (
             call.method,
             shown,
-            ended.owner,
-            ended.name,
+            passage.owned,
             id(call.principal),
-            id(call.client),
+            # Not by its address: a request with a token for its progress brings another object.
+            None if client is None else (client.name, client.version),
             call.address,
             call.revision,
             outcome,
             ended.error,
-            ended.decision,
-            ended.rule,
-            ended.shadow,
-            ended.upstream,
-            ended.inner,
+            id(passage.decision),
+            passage.upstream,
+            inner,
         )
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            said = _text(self._common(ended, shown, outcome))[_NUMBERED:-1]
-            found = self._known[key] = (said, call.principal, call.client)
+            said = _text(self._common(ended, shown, outcome, inner))[_NUMBERED:-1]
+            found = self._known[key] = (said, call.principal, passage.decision)
         return found[0]
 
-    def _common(self, ended: EndedCall, shown: str, outcome: str) -> CallRecord:
-        call, name = ended.call, ended.name
+    def _common(self, ended: EndedCall, shown: str, outcome: str, inner: bool) -> CallRecord:
+        passage = ended.passage
+        call, decision = passage.call, passage.decision
+        owner, name = passage.owned or ("", "")
         principal, client = call.principal, call.client
         if call.method != "tools/call" or not name:
             # A tool that is there has a name of the server's; all else a client may have made up.
@@ -326,7 +330,7 @@ class RecordMaker:
             number=0,
             at=0,
             method=call.method,
-            owner=ended.owner,
+            owner=owner or self._server,
             name=name,
             shown="" if shown == name else shown,
             principal="" if principal is None else storable(str(principal.id)),
@@ -336,13 +340,13 @@ class RecordMaker:
             client_id="" if principal is None else storable(getattr(principal, "client_id", None) or ""),
             address=call.address or "",
             revision=call.revision or "",
-            decision=ended.decision,
-            rule=ended.rule,
-            shadow=ended.shadow,
+            decision="" if decision is None else "allow" if decision.allowed else "deny",
+            rule="" if decision is None else decision.rule,
+            shadow="" if decision is None else ", ".join(decision.shadow),
             outcome=outcome,
             error=storable(ended.error),
-            upstream=ended.upstream,
-            inner=ended.inner,
+            upstream=passage.upstream,
+            inner=inner,
         )
 
 
@@ -371,24 +375,21 @@ def _shown(call: Call, typed: Any) -> str:
 def _arguments(typed: Any) -> Raw | None:
     found = getattr(typed, "arguments", None)
     if type(found) is Raw:
-        return found if len(found) else None
+        return found if found else None
     return Raw(_encode(found)) if isinstance(found, dict) else None
 
 
 def _actors(principal: Any) -> tuple[str, ...]:
-    found = getattr(principal, "actor", None) or ()
-    chain = (found,) if isinstance(found, str) else tuple(found)
-    return tuple(storable(str(one)[:LONGEST_NAME]) for one in chain[:MOST_ACTORS])
+    found = tuple(getattr(principal, "actors", ()))
+    return tuple(storable(str(one)[:LONGEST_NAME]) for one in found[:MOST_ACTORS])
 
 
 def _trace(call: Call) -> str:
     """The trace of W3C's `traceparent`, in `_meta` or in a header."""
-    params = bytes(call.params)
-    if b'"traceparent"' in params:
-        found = _TRACE.search(params)
-        if found is not None:
-            return found[1].decode()
-    said = None if call.headers is None else call.headers.get(b"traceparent")
+    found = _TRACE.search(bytes(call.params))
+    if found is not None:
+        return found[1].decode()
+    said = call.headers.get(b"traceparent") if call.headers else None
     if said is not None and len(said) >= 35:
         return said[3:35].decode("latin-1") if _HEX.fullmatch(said[3:35]) else ""
     return ""

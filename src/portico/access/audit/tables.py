@@ -25,7 +25,7 @@ by."""
 
 
 # With one statement for each row the thread that writes would give way to the others as often.
-AT_ONCE = 100
+AT_ONCE = 200
 _ONE = "insert into audit_record (chain, number, at, body, hash) values (?, ?, ?, ?, ?)"
 _SOME = _ONE + ", (?, ?, ?, ?, ?)" * (AT_ONCE - 1)
 

@@ -1,8 +1,8 @@
 """The writer: takes note of calls that have ended, and writes them in groups.
 
 The record of a call is written down on the loop, with the call that comes after it, if that is quick; else in a thread,
-where the records are chained. The store's own thread writes a group of them at once. Every thousand records, or every
-ten seconds, a checkpoint goes with them.
+where the records are chained. The store's own thread writes a group of them at once. Every thousand records, or after
+some seconds, a checkpoint goes with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from portico import __version__
 from portico.access.audit import chain, retention, tables
 from portico.access.audit.chain import ChainHead
-from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, StoredCheckpoint
+from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, SigningPace, StoredCheckpoint
 from portico.access.audit.checkpoints import signed as sign
 from portico.access.audit.formats import WRITERS, Format, written_checkpoint
 from portico.access.audit.keys import AuditKey
@@ -40,10 +40,9 @@ log = logging.getLogger("portico")
 
 # How long records wait for others, and how many make a group at once.
 GROUP_SECONDS = 0.25
-GROUP = 1000
-# How often what was written is signed.
+GROUP = 4000
+# How many are written unsigned.
 CHECKPOINT_RECORDS = 1000
-CHECKPOINT_SECONDS = 10.0
 # How often the last checkpoint is written down outside of the store, where there are very many.
 HEAD_SECONDS = 1.0
 # What the params and results of calls may have together that wait to be written.
@@ -73,14 +72,12 @@ class AuditWriter:
         self._settings = settings
         self._server = server
         self._key = key
-        self._maker = RecordMaker(ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen))
+        self._maker = RecordMaker(ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen), server)
         self._database = None if store is None else Database(store, connections=1)
         self._head_file = None if store is None else HeadFile(data, store)
         self._sinks = [Sink(one) for one in settings.sink_addresses]
         self._waiting: list[Waiting] = []
         self._waiting_bytes = 0
-        # How many of them have been looked at.
-        self._noted = 0
         self._most = settings.most_waiting
         # Without a store it depends on the sinks alone.
         self._lonely = store is None
@@ -91,11 +88,11 @@ class AuditWriter:
         self._chain = chain.new_name()
         self._last = chain.origin(self._chain)
         self._number = 0
-        # The hashes since our last checkpoint, the highest number that one is known to have, and when ours was.
+        # The hashes since our last checkpoint, the highest number that one is known to have, and when ours are due.
         self._unsigned: list[bytes] = []
         self._seen = 0
         self._previous = FIRST
-        self._signed_at = 0.0
+        self._pace = SigningPace()
         self._cut_after = 0.0
         self._head_after = 0.0
         # Made, and not written yet; and whether the store may have it although it did not say so.
@@ -118,8 +115,9 @@ class AuditWriter:
         if len(waiting) >= self._most or self._waiting_bytes > MOST_BYTES or (self._lonely and self.is_full):
             self._dropped += 1
             return
-        if len(waiting) > self._noted:
-            self._note()
+        if waiting and type(last := waiting[-1]) is EndedCall:
+            # The call before this one was answered meanwhile, so that the length of its answer is known.
+            self._note(last)
         waiting.append(ended)
         self._waiting_bytes += size
         if self._due is None:
@@ -129,18 +127,14 @@ class AuditWriter:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GROUP_SECONDS, self._due.set)
 
-    def _note(self) -> None:
-        """Write down the call before this one, if that is quick: it was answered meanwhile, so that the length of its
-        answer is known, and it need not be kept any longer."""
-        waiting = self._waiting
-        for at in range(self._noted, len(waiting)):
-            one = waiting[at]
-            if type(one) is EndedCall and self._maker.is_quick(one):
-                try:
-                    waiting[at] = (one.at, self._maker.rest(one))
-                except Exception:
-                    pass  # a record that cannot be written is looked at when it is its turn
-        self._noted = len(waiting)
+    def _note(self, last: EndedCall) -> None:
+        """Write down the last call, if that is quick: it need not be kept any longer."""
+        try:
+            quick = self._maker.quick(last)
+        except Exception:
+            return  # a record that cannot be written is looked at when it is its turn
+        if quick is not None:
+            self._waiting[-1] = quick
 
     # In the background
 
@@ -231,12 +225,12 @@ class AuditWriter:
 
     @property
     def _is_checkpoint_due(self) -> bool:
-        return bool(self._unsigned) and time.monotonic() - self._signed_at >= CHECKPOINT_SECONDS
+        return bool(self._unsigned) and time.monotonic() >= self._pace.due
 
     def _until_checkpoint(self) -> float | None:
         if not self._unsigned:
             return None
-        return max(0.0, self._signed_at + CHECKPOINT_SECONDS - time.monotonic())
+        return max(0.0, self._pace.due - time.monotonic())
 
     async def written(self) -> None:
         """Wait until everything that was noted so far is written."""
@@ -269,7 +263,7 @@ class AuditWriter:
             self._unsigned += group.hashes
             if stored is not None:
                 self._unsigned, self._seen, self._previous = [], stored.number, stored.hash
-                self._signed_at = time.monotonic()
+                self._pace.note(time.monotonic())
             if self._sinks or (stored is not None and (signed or time.monotonic() >= self._head_after)):
                 await asyncio.to_thread(self._tell, group, stored)
             signed = signed and not last
@@ -281,7 +275,6 @@ class AuditWriter:
 
     def _take(self) -> list[Waiting]:
         some, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-        self._noted = max(0, self._noted - GROUP)
         if not self._waiting:
             self._waiting_bytes = 0
         if self._dropped:
@@ -293,12 +286,14 @@ class AuditWriter:
     def _make(self, some: list[Waiting]) -> _RecordGroup:
         """Records, each bound to the one before. In a thread; one group at a time."""
         rows, hashes = [], []
+        name, number, last, link = self._chain, self._number, self._last, chain.link
         for one in some:
-            self._number += 1
-            at, body = self._written(one, self._number)
-            self._last = chain.link(self._last, body.encode())
-            rows.append((self._chain, self._number, at, body, self._last.hex()))
-            hashes.append(self._last)
+            number += 1
+            at, body = self._written(one, number)
+            last = link(last, body.encode())
+            rows.append((name, number, at, body, last.hex()))
+            hashes.append(last)
+        self._number, self._last = number, last
         return _RecordGroup(rows, hashes)
 
     def _written(self, one: Waiting, number: int) -> tuple[int, str]:
@@ -312,7 +307,7 @@ class AuditWriter:
             return record.at, _encode(record).decode()
         except Exception as failure:
             log.error("a call cannot be recorded as it was", exc_info=failure)
-            method, outcome = (one.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
+            method, outcome = (one.passage.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
             error = type(failure).__name__
             poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
             return poor.at, _encode(poor).decode()

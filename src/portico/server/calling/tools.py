@@ -20,6 +20,7 @@ from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.schema_tools import SchemaVerifier
 from portico.server.calling.signature import ArgumentError, Verify, verifier
+from portico.server.guard import Owned
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
@@ -63,8 +64,10 @@ class Tool:
 
     # How wrong arguments are told, where that is not as the server has it.
     argument_errors: ArgumentErrors | None = None
-    # The service that it came with; empty for one of the server's own.
+    # The service that it came with; empty for one of the server's own. And what its server makes of it: that is asked
+    # for with every call.
     owner = ""
+    owned: Owned | None = None
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         check_options("a tool", options, ToolOptions)

@@ -11,13 +11,13 @@ from portico.services.live.forking import Forking
 from portico.services.live.jail import obstacle
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
+from portico.services.live.protocol import SCRIPT
 from portico.services.live.workers import PythonWorker
 
 log = logging.getLogger("portico")
 
 # What Python takes of its memory by itself.
 PYTHON_MEMORY = 96 * MIB
-SCRIPT = "portico.services.live.script"
 # The order of a set of texts is part of what a script does, and has to be the same when it is done again.
 HASHES = {"PYTHONHASHSEED": "0"}
 
@@ -67,9 +67,9 @@ class JailPool:
                 log.warning("no jail for the next script: %s", reason)
                 return
 
-    async def open(self) -> None:
+    def open(self) -> None:
+        """The first script starts the first jail: a server whose clients run none has no process more for it."""
         self._closed = False
-        self._spares.append(await self._starter.start())
 
     async def close(self) -> None:
         self._closed = True

@@ -289,7 +289,7 @@ class ScriptRun:
     async def _result(self, one: ScriptCall, tool: ScriptTool) -> Any:
         """The result of a call. What an upstream asks in the middle is passed on."""
         params: dict[str, Any] = {"name": tool.name, "arguments": one.arguments}
-        settle = None if tool.reads else self._settling(one.n)
+        settle = self._settle if tool.reads else self._settling(one.n)
         for _ in range(MOST_ROUNDS):
             result = await self._ctx.request(
                 "tools/call", params, key=f"call-{one.n}", settle=settle, handler=self._handler

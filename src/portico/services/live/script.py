@@ -83,13 +83,15 @@ def _evaluated(image: RunsScripts, source: str, name: str) -> tuple[Any, bool]:
     tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
     if any(isinstance(node, ast.Return) for node in _statements(tree.body)):
         return _awaited(image, image._execute(_as_function(tree, name))), True
-    last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    if tree.body:
-        image._execute(compile(tree, name, "exec", flags, dont_inherit=True))
-    if last is None:
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        # Kept where it stands, so that all of the script is one piece: with an `await` in it, it runs in the loop.
+        kept = ast.Assign(targets=[ast.Name("__value__", ast.Store())], value=last.value)
+        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
+    image._execute(compile(tree, name, "exec", flags, dont_inherit=True))
+    if not isinstance(last, ast.Expr):
         return None, False
-    value = image._execute(compile(ast.Expression(last), name, "eval", flags, dont_inherit=True))
-    return _awaited(image, value), True
+    return _awaited(image, image.namespace.pop("__value__")), True
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:

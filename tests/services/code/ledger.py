@@ -1,0 +1,53 @@
+"""A server on stdio that writes into a file, and is killed in the middle of it: `ledger.py FILE STORE`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from portico import Server
+from portico.services.code import Code
+
+file, store = Path(sys.argv[1]), sys.argv[2]
+# Killed once: before or after the line is written, or while something is only read.
+fate = file.with_suffix(".fate")
+server = Server("ledger", version="1")
+
+
+def die(moment: str) -> None:
+    if fate.exists() and fate.read_text() == moment:
+        fate.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@server.tool(annotations={"readOnlyHint": True})
+def look(n: int) -> list[str]:
+    """What was written so far."""
+    die(f"look {n}")
+    return file.read_text().split() if file.exists() else []
+
+
+@server.tool
+def write(n: int) -> str:
+    """Write one line."""
+    die(f"before {n}")
+    with file.open("a") as lines:
+        lines.write(f"{n}\n")
+    die(f"after {n}")
+    return f"wrote {n}"
+
+
+@server.tool(annotations={"idempotentHint": True})
+def put(n: int) -> str:
+    """Make sure that a line is there."""
+    if str(n) not in look(-1):
+        write(n)
+    die(f"put {n}")
+    return f"put {n}"
+
+
+if __name__ == "__main__":
+    server.add(Code(store=store))
+    server.run()

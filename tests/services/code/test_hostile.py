@@ -1,0 +1,231 @@
+"""Scripts that mean harm, or are careless: each ends with a sentence, and the next one runs as if nothing had been.
+
+Source: the issue on code mode; what the jail itself holds is in tests/services/live/test_escapes.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from portico import Client
+from portico.extend import Decision, Principal, Sight
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+from shop import Shop, jail_only, run
+
+pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
+
+
+class Rules:
+    """`describe` is hidden from everybody, and `cancel` may not be called."""
+
+    def sight(self, call: Any) -> Sight:
+        return Sight("all", lambda kind, owned: owned.name != "describe")
+
+    def decide(self, call: Any, kind: Any, owned: Any, arguments: Any) -> Decision:
+        return Decision(owned.name not in ("describe", "cancel"), "rules")
+
+    def require(self, call: Any, kind: Any, owned: Any, arguments: Any) -> list[str]:
+        return ["Really?"] if owned.name == "price" and b"expensive" in bytes(arguments) else []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def open_shop() -> AsyncIterator[Shop]:
+    shop = Shop(calls=20, at_once=4, seconds=1.0, output=2000)
+    shop.server.protect(guard=Rules())
+    async with shop.server.lifespan():
+        yield shop
+
+
+@pytest.fixture
+def shop(open_shop: Shop) -> Shop:
+    open_shop.orders.clear()
+    open_shop.asked.clear()
+    open_shop.agrees, open_shop.most_running = True, 0
+    return open_shop
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(shop: Shop) -> AsyncIterator[Client]:
+    async with shop.client() as client:
+        yield client
+
+
+HEAD = "import os, sys, json, asyncio, tools\nfrom tools import price, order, refuse, ToolError\n"
+FORGE = "def say(text):\n    data = text.encode()\n    os.write(3, len(data).to_bytes(4, 'big') + data)\n"
+
+# What a script says, and the words that its failure must have. Nothing may have been ordered by any of them.
+REFUSED: dict[str, tuple[str, str]] = {
+    "a flood of calls in a row": ("while True:\n    await price('a')", "at most 20 calls"),
+    "a flood of calls at once": ("await asyncio.gather(*[price('a') for _ in range(500)])", "more than 40 calls"),
+    "a flood that swallows every refusal": (
+        "while True:\n    try:\n        await price('a')\n    except ToolError:\n        pass",
+        "more than 40 calls",
+    ),
+    "never ending": ("while True:\n    pass", "within 1 s"),
+    "never ending, by waiting": ("await asyncio.sleep(1000)", "within 1 s"),
+    "a tool that never ends": ("await tools.wait_for_ever()", "within 1 s"),
+    "waiting for what never comes": ("await asyncio.Event().wait()", "nothing will bring about"),
+    "sleeping far too often": (
+        "for n in range(100000):\n    asyncio.get_running_loop().call_later(100, int)\nawait asyncio.sleep(100)",
+        "at most 5,000 times",
+    ),
+    "recursion without end": ("def f():\n    return f()\nf()", "RecursionError"),
+    "a script that runs a script": ("await tools.run('1')", "has no 'run'"),
+    "a script that calls run by its number in the line": (
+        FORGE + 'say(\'{"id":1,"calls":[{"n":1,"tool":"run","arguments":{"code":"1"}}]}\')\nawait asyncio.sleep(9)',
+        "UNASKED",
+    ),
+    "a hidden tool": ("tools.describe", "has no 'describe'"),
+    "a hidden tool by a forged message": (
+        FORGE + 'say(\'{"id":1,"calls":[{"n":1,"tool":"describe","arguments":{"item":"x"}}]}\')\nawait price("a")',
+        "UNASKED",
+    ),
+    "a message that is no JSON": (FORGE + "say('hello')\nawait price('a')", "UNASKED"),
+    "a message with another number": (
+        FORGE + 'say(\'{"id":1,"calls":[{"n":7,"tool":"price","arguments":{}}]}\')\nawait price("a")',
+        "UNASKED",
+    ),
+    "a message for another question": (FORGE + 'say(\'{"id":9,"result":{}}\')\nawait price("a")', "UNASKED"),
+    "a message that promises gigabytes": (
+        "os.write(3, b'\\xff\\xff\\xff\\xff')\nawait price('a')",
+        "UNASKED",
+    ),
+    "a result that is no result": (
+        FORGE + 'say(\'{"id":1,"result":[1]}\')\nawait asyncio.sleep(9)',
+        "no script of ours",
+    ),
+    "closing the line": ("os.close(3)\nawait price('a')", ""),
+    "ending the process": ("os._exit(0)", "ended itself"),
+    "crashing the process": ("import ctypes\nctypes.string_at(1)", "crashed"),
+    "leaving": ("sys.exit('bye')", "SystemExit"),
+    "a fork": ("os.fork()", "PermissionError"),
+    "another process": ("import subprocess\nsubprocess.run(['/bin/ls'])", "Error"),
+    "a thread": ("import threading\nthreading.Thread(target=print).start()", "start new thread"),
+    "the network": ("import socket\nsocket.create_connection(('127.0.0.1', 80))", "PermissionError"),
+    "files of the machine": ("open('/etc/passwd').read()", "PermissionError"),
+    "another process's memory": ("open(f'/proc/{os.getppid()}/mem', 'rb').read()", "PermissionError"),
+    "killing the server": ("os.kill(os.getppid(), 9)", "PermissionError"),
+    "too much memory": ("x = bytearray(500 * 2**20)", "MemoryError"),
+    "arguments that are no JSON": ("await price({1, 2})", "not JSON"),
+    "not a number": ("await price(float('nan'))", "not JSON"),
+    "a value that contains itself": ("x = []\nx.append(x)\nawait price(x)", "not JSON"),
+    "a text that is no text": ("await price('\\ud800')", "not JSON"),
+    "enormous arguments": ("await price('x' * 2 * 2**20)", "a call has 1 MiB"),
+    "too many arguments": ("await price('a', 'b')", "takes 1 arguments"),
+    "arguments that do not fit": ("await price(wrong=1)", "item"),
+    "a tool that is not there": ("from tools import prise", "did you mean price"),
+    "a tool that refuses": ("await refuse('pen')", "there is no pen"),
+    "a mistake in the script": ("1 +", "SyntaxError"),
+    "an exception of its own that lies": (
+        "class E(Exception):\n    def __str__(self): raise self\nraise E()",
+        "E",
+    ),
+    "a flood of words": ("while True:\n    print('x' * 100000)", ""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_a_script_that_does_harm_is_refused(shop: Shop, client: Client, what: str) -> None:
+    script, words = REFUSED[what]
+    said = await run(client, HEAD + script)
+    assert said.is_error, said.text
+    wanted = "it answered without a question" if words == "UNASKED" else words
+    assert wanted.lower() in said.text.lower()
+    assert "/root" not in said.text and "Traceback" not in said.text
+    assert len(said.text.encode()) < 4000
+    assert shop.orders == []
+
+
+async def test_after_all_that_a_script_runs_as_ever(client: Client) -> None:
+    assert (await run(client, HEAD + "await price('abc')")).structured["value"] == 3
+
+
+async def test_calls_at_once_are_bounded(shop: Shop, client: Client) -> None:
+    await run(client, HEAD + "await asyncio.gather(*[price('a') for _ in range(20)])")
+    assert 1 < shop.most_running <= 4
+
+
+async def test_a_denied_tool_is_refused_and_a_hidden_one_is_not_there(shop: Shop, client: Client) -> None:
+    shop.orders.append("pen")
+    said = await run(client, HEAD + "try:\n    await tools.cancel('pen')\nexcept ToolError as e:\n    print(e.kind, e)")
+    assert shop.orders == ["pen"]
+    assert "cancel" in said.text
+
+
+async def test_a_write_that_hides_in_a_loop_is_asked_about(shop: Shop, client: Client) -> None:
+    """Its name stands nowhere in the script."""
+    shop.agrees = False
+    code = HEAD + "for name in dir(tools):\n    if name == 'or' + 'der':\n        await getattr(tools, name)('pen')"
+    said = await run(client, code.replace("price, order, refuse", "price, refuse"))
+    assert said.is_error
+    assert len(shop.asked) == 1
+    assert shop.orders == []
+
+
+async def test_who_agrees_to_one_tool_has_not_agreed_to_another(shop: Shop, client: Client) -> None:
+    """Only the first is in the list that the person agrees to; the other one is asked about when it comes."""
+    code = "import tools\nfrom tools import price\nawait tools.order('a')\nawait getattr(tools, 'wri' + 'te_off')('b')"
+
+    async def write_off(item: str) -> str:
+        """Another write."""
+        shop.orders.append(f"off {item}")
+        return "done"
+
+    shop.server.tool(write_off)
+    try:
+        said = await run(client, code)
+    finally:
+        shop.server.remove("write_off")
+    assert not said.is_error, said.text
+    assert shop.orders == ["a", "off b"]
+    assert len(shop.asked) == 2
+    assert "write_off" not in shop.asked[0] and "write_off" in shop.asked[1]
+
+
+async def test_rules_that_ask_apply_within_a_script(shop: Shop, client: Client) -> None:
+    said = await run(client, HEAD + "[await price('a'), await price('expensive'), await order('b')]")
+    assert not said.is_error, said.text
+    assert said.structured["value"] == [1, 9, "ordered b"]
+    assert [one.partition("\n")[0] for one in shop.asked] == ["Really?", "A script is about to change something:"]
+    assert shop.orders == ["b"]
+
+
+async def test_a_module_that_was_changed_changes_nothing_but_the_script(shop: Shop, client: Client) -> None:
+    code = (
+        HEAD + "tools.price = tools.order = lambda *a: 0\ntools.ToolError = None\nfrom tools import price\nprice('a')"
+    )
+    assert (await run(client, code)).structured["value"] == 0
+    assert (await run(client, HEAD + "await price('ab')")).structured["value"] == 2
+
+
+async def test_a_forged_result_is_only_the_scripts_own(client: Client) -> None:
+    code = HEAD + FORGE + 'say(\'{"id":1,"result":{"value":"[1,2]"}}\')\nawait asyncio.sleep(9)'
+    assert (await run(client, code)).structured["value"] == [1, 2]
+
+
+async def test_an_enormous_result_is_kept_for_who_ran_the_script_alone(shop: Shop, client: Client) -> None:
+    said = await run(client, "print('x' * 5000)\n'y' * 5000")
+    assert len(said.content[0].text) < 2500
+    uri = said.structured["rest"]
+    [whole] = await client.read_resource(uri)
+    assert whole.text == "x" * 5000 + "\n\n" + '"' + "y" * 5000 + '"'
+    async with Client(shop.server, principal=Principal("eve")) as eve:
+        with pytest.raises(Exception, match="not found"):
+            await eve.read_resource(uri)
+
+
+async def test_exceptions_have_the_tools_words(client: Client) -> None:
+    code = HEAD + (
+        "try:\n    await refuse('pen')\nexcept ToolError as e:\n"
+        "    found = [str(e), e.kind, e.details, e.retryable, e.tool]\nfound"
+    )
+    said = await run(client, code)
+    assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
