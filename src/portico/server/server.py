@@ -196,7 +196,9 @@ class Server(FamiliarServer, Registrar):
         self._structured = structured_output
         self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
-        self._disabled: list[Component] = []
+        self.disabled: list[Component] = []
+        # What single conversations are shown besides or not shown, as soon as one is.
+        self.visibility: Any = None
         self._endpoints: dict[str, Handler] = {}
         # What clients meet in place of this server, if it has a face.
         self.front: Handler = self
