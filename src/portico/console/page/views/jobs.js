@@ -4,7 +4,7 @@ import { button, empty, facts, fill, h, plain, say, sheet, show, when } from "..
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
 
-const COLOURS = { completed: "good", failed: "bad", cancelled: "warn", working: "accent", input_required: "warn" };
+const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: "warn", working: "accent", input_required: "warn" };
 
 export function jobsView(place, app) {
   const body = h("div", { class: "stack" });
