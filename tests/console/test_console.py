@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,8 @@ class Asked:
 async def asking(console: Console) -> AsyncIterator[Asked]:
     said: list[tuple[str, Any]] = []
     async with (
+        # Its life is not the console's: it is served, or it is begun here.
+        console.subject.lifespan() if console.subject is not None else nullcontext(),
         console.lifespan(),
         Client(
             console.server,
@@ -335,7 +337,7 @@ async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> No
         assert verdict["outcome"] == "allow" and verdict["why"]
         assert (await ask("explain", kind="tool", name="fail", principal={"id": "bob"}))["outcome"] == "deny"
         records = (await ask("audit"))["records"]
-        assert [(one["principal"], one["name"], one["outcome"]) for one in records][-1] == ("ann", "count", "ok")
+        assert ("ann", "count", "ok") in [(one["principal"], one["name"], one["outcome"]) for one in records]
         report = await ask("verify_audit")
         assert report["ok"] and report["records"] >= 2
 

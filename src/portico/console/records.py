@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from portico.access import expectations
 from portico.access.audit.audit import CallAudit
 from portico.access.audit.checkpoints import HeadFile
@@ -62,7 +60,11 @@ class AuditService(Service):
         wanted = RecordFilter(**until, principal=principal, outcome=outcome, tool=find)
         found = await self._read(lambda tx: newest(tx, wanted, limit))
         records = [
-            {"chain": stored[0], "number": stored[1], "hash": stored[4], **msgspec.to_builtins(record)}
+            {
+                "chain": stored[0],
+                "hash": stored[4],
+                **{name: getattr(record, name) for name in record.__struct_fields__},
+            }
             for stored, record in reversed(found)
         ]
         for record in records:
