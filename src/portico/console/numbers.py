@@ -38,7 +38,7 @@ class ToolNumbers(Struct):
     p99: float | None
 
 
-class Moment(Struct):
+class NumbersAt(Struct):
     at: float
     rate: float
     errors: float
@@ -64,7 +64,7 @@ class Sampler(Topic):
     """Looks at the counters once a second while a page wants to know, and remembers the last minutes."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.history: deque[Moment] = deque(maxlen=KEPT_SECONDS)
+        self.history: deque[NumbersAt] = deque(maxlen=KEPT_SECONDS)
         self._exchange = exchange
         self._before: tuple[float, Series] | None = None
         self._last: CallNumbers | None = None
@@ -80,7 +80,7 @@ class Sampler(Topic):
         self._last = numbers = _numbers(now, series, before, max(now - since, 1e-3), in_flight)
         self._before = now, series
         self.history.append(
-            Moment(now, numbers.rate, numbers.error_rate, numbers.p50, numbers.p95, numbers.p99)
+            NumbersAt(now, numbers.rate, numbers.error_rate, numbers.p50, numbers.p95, numbers.p99)
         )  # fmt: skip
         return numbers
 
