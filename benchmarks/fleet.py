@@ -24,7 +24,7 @@ from typing import Any
 
 import fleet_costs
 import wrk
-from fleet_asking import Line, Serving, cpu, modern_request, serving
+from fleet_asking import Line, Serving, busy, cpu, modern_request, serving
 from fleet_simulation import Costs, Plan, answered, closed, saturation
 from fleet_store import StoreCosts, of_store
 from peers import NotInstalled
@@ -86,8 +86,8 @@ def _measured(program: str, few: int) -> Costs:
 
 async def _of_several(call: float, few: int) -> Costs:
     with serving(2) as fleet:
-        session = await fleet_costs.of_session(fleet, few)
-        handed = await fleet_costs.of_handing(fleet, few) - session
+        session = await fleet_costs.of_many_sessions(fleet, 4 * few, CONNECTIONS)
+        handed = await fleet_costs.of_handing(fleet, few) - await fleet_costs.of_session(fleet, few)
         publishing, hearing = await fleet_costs.of_hearing(fleet, few)
         few_told = await fleet_costs.of_events(fleet, 1, few // 5)
         many_told = await fleet_costs.of_events(fleet, 100, few // 5)
@@ -147,10 +147,10 @@ def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
 def _seen(fleet: Serving, load: Load, seconds: int) -> dict[str, float]:
     """Calls a second, the asker's CPU for each, and how many cores the other processes of this machine left."""
     load(fleet, 1)
-    began, busy, spent = time.perf_counter(), _busy(), cpu(fleet.workers)
+    began, used, spent = time.perf_counter(), busy(), cpu(fleet.workers)
     calls, took, asking = load(fleet, seconds)
     elapsed = time.perf_counter() - began
-    others = _busy() - busy - (cpu(fleet.workers) - spent) - asking
+    others = busy() - used - (cpu(fleet.workers) - spent) - asking
     left = (os.cpu_count() or 1) - max(0.0, others) / elapsed
     return {"seen": calls / took, "asking": asking / calls, "left": max(left, 0.05)}
 
@@ -191,13 +191,6 @@ async def _ask_in_sessions(port: int, seconds: int) -> tuple[int, float]:
     return calls, took
 
 
-def _busy() -> float:
-    """Seconds that the cores of this machine have been in use."""
-    fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-    user, nice, system, _idle, _wait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
 def near(row: dict[str, Any]) -> bool:
     return abs(row["seen"] / row["predicted"] - 1) <= NEAR
 
@@ -217,6 +210,7 @@ def beside(rows: list[dict[str, Any]]) -> str:
 PLANS = {
     "1 machine, 1 worker": Plan(workers=1, cores=8),
     "1 machine, 8 workers": Plan(workers=8, cores=8),
+    "3 machines, 8 workers": Plan(machines=3, workers=8, cores=8),
     "10 machines, 8 workers": Plan(machines=10, workers=8, cores=8),
 }
 LOADS: dict[str, dict[str, Any]] = {

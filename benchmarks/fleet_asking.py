@@ -193,6 +193,13 @@ def cpu(processes: list[int]) -> float:
     return spent / 1e9
 
 
+def busy() -> float:
+    """Seconds that the cores of this machine have been in use."""
+    fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def private(processes: list[int]) -> float:
     """Bytes that they share with no other process."""
     texts = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in processes]

@@ -53,6 +53,24 @@ async def of_session(fleet: Serving, times: int) -> float:
     return found
 
 
+async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) -> float:
+    """The same of many at once: a worker that has more to do than it can wakes up less often for each."""
+    lines = [await Line.to(fleet.port) for _ in range(connections)]
+    ids = [await one.begin() for one in lines]
+
+    async def ask(number: int) -> None:
+        for _ in range(times // connections):
+            await lines[number].in_session(ids[number])
+
+    # By the first call each connection is where its session is.
+    await asyncio.gather(*(one.in_session(id) for one, id in zip(lines, ids, strict=True)))
+    spent = cpu(fleet.workers)
+    await asyncio.gather(*map(ask, range(connections)))
+    spent = cpu(fleet.workers) - spent
+    _close(lines)
+    return spent / (times // connections * connections)
+
+
 async def of_handing(fleet: Serving, times: int) -> float:
     """The same on a connection that another worker has, which hands it over for this request."""
     line = await Line.to(fleet.port)

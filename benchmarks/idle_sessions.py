@@ -1,10 +1,12 @@
 """Ten thousand sessions on which nothing is asked, over two workers: what they cost, and how long a deploy takes.
 
-    python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL] [--without-streams]
+    python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL | --postgres]
+                                       [--idle SECONDS] [--without-streams]
 
 Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor is told to
 replace its workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
-each makes a call. It fails where a session is lost, a call is not answered, or the deploy takes more than ten seconds.
+each makes a call. It fails where a session is lost, a call is not answered, or the deploy takes more than ten seconds
+(on a machine that is busy with something else: more than ten seconds of CPU for each core).
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
-from fleet_asking import Serving, children, cpu, private, serving
+from fleet_asking import Serving, busy, children, cpu, private, serving
+from fleet_store import postgres
 
 DEPLOY_SECONDS = 10.0
 MOST_KB = 30.0
+QUIET = 0.8
 PATIENCE = 120.0
 AT_ONCE = 64
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
@@ -41,15 +46,21 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", help="PostgreSQL or SQLite; otherwise the fleet's own")
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL that is started for it")
+    parser.add_argument("--idle", metavar="SECONDS", type=float, default=10.0, help="how long nothing is done")
     parser.add_argument("--without-streams", action="store_true", help="no client listens")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with serving(options.workers, store=options.store) as fleet:
-        return uvloop.run(measure(fleet, options.sessions, streams=not options.without_streams))
+    with ExitStack() as stack:
+        store = options.store
+        if options.postgres:
+            store = stack.enter_context(postgres.server()).create_database()
+        fleet = stack.enter_context(serving(options.workers, store=store))
+        return uvloop.run(measure(fleet, options.sessions, options.idle, streams=not options.without_streams))
 
 
-async def measure(fleet: Serving, count: int, streams: bool) -> int:
+async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> int:
     workers = children(fleet.supervisor)
     before, spent, began = private(workers), cpu(workers), time.perf_counter()
     clients = [Idle(fleet.port, streams) for _ in range(count)]
@@ -60,10 +71,16 @@ async def measure(fleet: Serving, count: int, streams: bool) -> int:
           f" {(cpu(workers) - spent) / count * 1e6:.0f} µs of the workers' CPU for each")  # fmt: skip
     print(f"memory of the workers: {before / 1e6:.0f} MB, and {kept:.1f} kB for each session")
     idle = cpu(workers)
-    await asyncio.sleep(10)
-    print(f"doing nothing for 10 s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
-    seconds, all_back = await deploy(fleet.supervisor, workers, clients)
-    print(f"a deploy: {seconds:.1f} s until the old workers are gone, {all_back:.1f} s until all clients listen again")
+    await asyncio.sleep(seconds)
+    print(f"doing nothing for {seconds:g} s: {(cpu(workers) - idle) * 1e3:.0f} ms of CPU")
+    took = await deploy(fleet.supervisor, workers, clients)
+    print(
+        f"a deploy: {took.gone:.1f} s until the old workers are gone, {took.back:.1f} s until all clients listen again"
+    )
+    print(
+        f"its CPU: {took.old:.1f} s of the old workers, {took.new:.1f} s of the new, {took.clients:.1f} s of the"
+        f" clients; other processes left {took.left:.1f} cores to all of them"
+    )
     began = time.perf_counter()
     await together([one.call() for one in clients])
     print(f"a call in each afterwards: {time.perf_counter() - began:.1f} s in all")
@@ -73,22 +90,45 @@ async def measure(fleet: Serving, count: int, streams: bool) -> int:
     print(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
     for one in clients:
         one.close()
-    well = outcomes == {"answered": count} and max(seconds, all_back) <= DEPLOY_SECONDS and kept <= MOST_KB
+    # On a busy machine the clock tells of others: then it counts what the CPU would take.
+    cores = os.cpu_count() or 1
+    seconds = took.back if took.left > QUIET * cores else (took.old + took.new + took.clients) / cores
+    well = outcomes == {"answered": count} and seconds <= DEPLOY_SECONDS and kept <= MOST_KB
     print("as it should be" if well else "NOT as it should be")
     return int(not well)
 
 
-async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> tuple[float, float]:
-    """Seconds until the old workers are gone, and until all clients listen again."""
-    began = time.perf_counter()
+class Deployed(NamedTuple):
+    """Seconds until the old workers are gone, and until every client listens again; and of CPU."""
+
+    gone: float
+    back: float
+    old: float
+    new: float
+    clients: float
+    left: float  # cores that were not in use by others
+
+
+async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> Deployed:
+    began, used, own = time.perf_counter(), busy(), time.process_time()
+    before = {one: cpu([one]) for one in workers}
+    spent = dict(before)
     os.kill(supervisor, signal.SIGHUP)
     async with asyncio.timeout(PATIENCE):
-        while set(workers) & set(children(supervisor)):  # noqa: ASYNC110 - other processes tell us nothing
+        while old := set(workers) & set(children(supervisor)):
+            for one in old:
+                with suppress(OSError):
+                    # What it had when it was last seen.
+                    spent[one] = cpu([one])
             await asyncio.sleep(0.05)
-        seconds = time.perf_counter() - began
-        for one in clients:
-            await one.listens.wait()
-        return seconds, time.perf_counter() - began
+        gone = time.perf_counter() - began
+        for client in clients:
+            await client.listens.wait()
+    back = time.perf_counter() - began
+    old_cpu, new_cpu = sum(spent.values()) - sum(before.values()), cpu(children(supervisor))
+    own_cpu = time.process_time() - own
+    others = max(0.0, busy() - used - old_cpu - new_cpu - own_cpu)
+    return Deployed(gone, back, old_cpu, new_cpu, own_cpu, (os.cpu_count() or 1) - others / back)
 
 
 async def together(coroutines: list[Any]) -> None:

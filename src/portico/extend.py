@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         SkillMismatch as SkillMismatch, list_skills as list_skills, read_skill as read_skill,
         read_skill_file as read_skill_file,
     )
+    from portico.faces.face import ServerFace as ServerFace
+    from portico.faces.search import SearchFace as SearchFace, add_find_tools as add_find_tools
     from portico.finding.index import ToolIndex as ToolIndex, ToolWords as ToolWords
     from portico.finding.near import NearNames as NearNames
     from portico.finding.thesaurus import neighbours as neighbours
@@ -129,6 +131,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
+    "portico.faces.face": ("ServerFace",),
+    "portico.faces.search": ("SearchFace", "add_find_tools"),
     "portico.finding.index": ("ToolIndex", "ToolWords"),
     "portico.finding.near": ("NearNames",),
     "portico.finding.thesaurus": ("neighbours",),

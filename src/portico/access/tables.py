@@ -18,6 +18,7 @@ from portico.access.patterns import bare_ids, pattern, who
 from portico.access.quota import By, Limit, Quota
 from portico.access.rules import AccessRules, Requirement, Rule, Selection
 from portico.schema.problems import nearest
+from portico.server.asking.spent import store_of_process
 from portico.server.server import Server
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
@@ -125,7 +126,7 @@ def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
 
 
 def _shared_store(server: Server) -> str | None:
-    url = server.store or os.environ.get("PORTICO_STORE")
+    url = server.store or os.environ.get("PORTICO_STORE") or store_of_process()
     return None if url is None or parse(url)[1] == MEMORY else url
 
 

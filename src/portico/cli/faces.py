@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from portico._lazy import load_module
 from portico.server.server import Server
 
 # Where each face is.
-FACES = {"search": ("portico.faces.search", "SearchFace")}
+FACES = {
+    "search": ("portico.faces.search", "SearchFace"),
+    "code": ("portico.services.code", "CodeFace"),
+}
+# Those that are loaded by the first client that wants them.
+_LATE = ("code",)
 
 
 def put_on(server: Server, arguments: argparse.Namespace, always: Sequence[str] = ()) -> None:
@@ -18,9 +25,19 @@ def put_on(server: Server, arguments: argparse.Namespace, always: Sequence[str] 
     if arguments.transport == "http":
         for name in FACES:
             if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
-                server.add_face(made(name, server))
+                _offer(server, name)
     if arguments.face not in (None, "all"):
         show(server, arguments.face, always)
+
+
+def _offer(server: Server, name: str) -> None:
+    if name not in _LATE:
+        server.add_face(made(name, server))
+    elif sys.platform == "linux":
+        # Scripts need a jail that other systems do not have: there this face is for no one.
+        face = load_module("portico.faces.late").LateFace(server, name, partial(made, name, server))
+        server.add_endpoint(f"/mcp/{name}", face)
+        server.hold(face.lifespan)
 
 
 def show(server: Server, name: str, always: Sequence[str] = ()) -> None:

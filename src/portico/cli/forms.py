@@ -200,6 +200,7 @@ _STORE = (
     ),
     flag("--data", metavar="DIR", help="the data directory (default: PORTICO_DATA)"),
 )
+_DATA = _STORE[1:]
 _WORKING = flag(
     "--concurrency",
     type=_count,
@@ -249,8 +250,9 @@ FORMS: dict[str, CommandForm] = {
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
                 flag(
                     "--face",
-                    choices=("all", "search", "auto"),
-                    help="show find_tools and call_tool in place of all tools; auto: if there are many",
+                    choices=("all", "search", "code", "auto"),
+                    help="search: show find_tools and call_tool in place of all tools; code: find_tools and run; "
+                    "auto: search, if there are many",
                 ),
             ),
             "the built-in services": (
@@ -338,6 +340,13 @@ FORMS: dict[str, CommandForm] = {
                     help="serve the built-in services to every user of this machine, without a token",
                 ),
                 flag(
+                    "--console",
+                    default="local",
+                    metavar="WHO",
+                    help="the page for people: off; local: for browsers on this machine, with the link that is printed "
+                    "(the default); scope:NAME: for everybody whose token has that scope",
+                ),
+                flag(
                     "--stateless",
                     action="store_true",
                     help="keep no sessions: any process answers; without questions, server streams and subscriptions",
@@ -401,6 +410,31 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _JSON,
         _SAVE,
+    ),
+    "console": CommandForm(
+        "portico console TARGET [options]\n       portico console [options] -- COMMAND …",
+        "Look at a server in a browser: its tools, resources and prompts, and every message. Prints a link that is\n"
+        "good once. For the address of a `portico serve` of yours, without a path: a new link to its own console.",
+        (_TARGET,),
+        {
+            **_CONNECTION,
+            "": (flag("--port", type=_port, default=0, help="of the page (default: any free one)"), *_DATA),
+        },
+        f"{TARGET}\n{STATUS}",
+    ),
+    "dev": CommandForm(
+        "portico dev FILE [options]",
+        "Serve a server in a file over HTTP, with its console. When the file changes it is loaded again: clients keep\n"
+        "their connections and are told, and a file that cannot be loaded leaves the last good version.",
+        (word("target", "file", metavar="FILE", help="path/to/file.py, or path/to/file.py:object"),),
+        {
+            "": (
+                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
+                flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--path", default="/mcp", help="the endpoint (default: %(default)s)"),
+                *_STORE,
+            )
+        },
     ),
     "gateway": CommandForm(
         "portico gateway check FILE\n       portico gateway status [URL]",

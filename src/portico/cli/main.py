@@ -31,6 +31,8 @@ COMMANDS = {
     "inspect": CommandEntry("portico.cli.inspect", "what a server is, what it offers, and what that costs to read"),
     "read": CommandEntry("portico.cli.call", "read a resource", "run_read"),
     "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
+    "console": CommandEntry("portico.cli.console", "look at any server in a browser: try it, watch it"),
+    "dev": CommandEntry("portico.cli.dev", "serve a file, load it again when it changes, and look at it in a browser"),
     "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check, status"),
     "pins": CommandEntry("portico.cli.pins", "what tools behind a gateway were when approved: list, diff, approve"),
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),

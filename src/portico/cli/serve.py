@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from portico._lazy import load_module
 from portico.cli import faces, local_token
+from portico.cli.console_link import announce_console, attach_console
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
@@ -46,27 +47,35 @@ def run(words: list[str]) -> None:
     if arguments.view is not None:
         _serve_view(server, arguments, options)
         return
-    if arguments.transport == "http" and arguments.target is None:
-        _serve_guarded(server, arguments, options)
-    elif arguments.transport == "http" and _is_gateway(arguments):
-        _serve_gateway(server, arguments, options)
+    if arguments.transport == "http":
+        site = attach_console(server, arguments)
+        if arguments.target is None:
+            _serve_guarded(server, arguments, options, site)
+        elif _is_gateway(arguments):
+            _serve_gateway(server, arguments, options, site)
+        else:
+            _run(server, options, None, site)
     else:
-        if arguments.transport == "stdio" and sys.stdin.isatty():
+        if sys.stdin.isatty():
             print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
-        server.run(arguments.transport, **options)
+        server.run("stdio", **options)
+
+
+def _run(server: Server, options: dict[str, Any], announce: Callable[[str], None] | None, site: Any) -> None:
+    load_module("portico.server.endpoint").run(server, announce=partial(announce_console, site, announce), **options)
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:
     return arguments.target is not None and arguments.target.endswith((".json", ".toml"))
 
 
-def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
     """A gateway over HTTP. Its status is for the operator alone, who has a token for that."""
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
     said = os.environ.get("PORTICO_OPERATOR_TOKEN")
     token = said or (local_token.find(port, arguments.data, OPERATOR) if port else None) or local_token.make()
     announce = None if said else partial(_announce_gateway, token, arguments.data)
-    load_module("portico.server.endpoint").run(server, announce=announce, **{**options, "operator_token": token})
+    _run(server, {**options, "operator_token": token}, announce, site)
 
 
 def _announce_gateway(token: str, data: str | None, url: str) -> None:
@@ -125,7 +134,7 @@ _PERSONAL = frozenset({"memory", "tasks", "live", "system"})
 OPERATOR = "operator"
 
 
-def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
     """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
     endpoint = load_module("portico.server.endpoint")
     services = {service.name for service in server.services}
@@ -151,7 +160,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         options["operator_token"] = said or known or local_token.make()
         if not said:
             announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
-    endpoint.run(server, announce=announce, **options)
+    _run(server, options, announce, site)
 
 
 def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:

@@ -214,6 +214,11 @@ class Client:
         """Whether the server speaks 2026-07-28."""
         return self._upstream.modern
 
+    @property
+    def upstream(self) -> Upstream:
+        """The connection below it."""
+        return self._upstream
+
     # Opening and closing, from any task
 
     async def __aenter__(self) -> Self:

@@ -65,16 +65,25 @@ class Delivery:
     # To others
 
     async def send(
-        self, target: str, request: Request, writer: ResponseWriter, *, seeks: bool = False
+        self, target: str, request: Request, writer: ResponseWriter, *, seeks: bool = False, whole: bool = True
     ) -> sending.Outcome | None:
-        """Send it to a worker. None: it is not there; "absent": it does not have the session."""
+        """Send it to a worker. None: it is not there; "absent": it does not have the session.
+
+        `whole`: its connection may go with it.
+        """
         if target == self._worker:
             return None
         principal = request.principal if isinstance(request.principal, Principal) else None
         envelope = Forwarding(
-            to=target, principal=principal, peer=request.peer, root=request.root, hops=request.hops + 1, seeks=seeks
+            to=target,
+            principal=principal,
+            until=request.until,
+            peer=request.peer,
+            root=request.root,
+            hops=request.hops + 1,
+            seeks=seeks,
         )
-        if not seeks and isinstance(writer, Turn):
+        if whole and not seeks and isinstance(writer, Turn):
             handed = await self._hand(target, request, writer)
             if handed is not None:
                 return "answered" if handed else "absent"
@@ -177,7 +186,7 @@ class Delivery:
         if self._exchange.draining:
             writer.answer(sending.LEAVING)
             return
-        request.principal, request.peer = envelope.principal, envelope.peer
+        request.principal, request.until, request.peer = envelope.principal, envelope.until, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
         self._exchange.answer_at(request, writer)
 

@@ -105,6 +105,7 @@ class Fleet:
         self._search = SessionSearch(self.id, self._ids, rows, self._sessions, self.delivery, self._errands)
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
         self._errands.do(self._spreading.hear())
+        await self._spreading.catch_up()
         self._exchange.join(self)
         await self._inner.start_on([self._folder.listen()])
 
@@ -179,6 +180,9 @@ class Fleet:
 
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
         return self._search.find(endpoint, id, request, writer, again)
+
+    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        return self._search.find_parked(params, request, writer, again)
 
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         self.delivery.receive(request, writer)

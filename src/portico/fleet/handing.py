@@ -49,6 +49,7 @@ class HandedRequest(Struct, array_like=True):
     keep: bool
     chunks: bool
     bodiless: bool
+    until: float | None = None
 
     @classmethod
     def of(cls, request: Request, turn: Turn) -> HandedRequest:
@@ -57,13 +58,14 @@ class HandedRequest(Struct, array_like=True):
         return cls(
             request.method, request.path, request.query, list(headers.items()), headers.repeated, request.body,
             request.peer, request.cors, principal, turn.keep, turn.chunks, turn.bodiless,
+            request.until,
         )  # fmt: skip
 
     def request(self) -> Request:
         headers = Headers(self.headers)
         headers.repeated = self.repeated
         made = Request(self.method, self.path, self.query, headers, self.body, self.peer)
-        made.cors, made.principal = self.cors, self.principal
+        made.cors, made.principal, made.until = self.cors, self.principal, self.until
         return made
 
 

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from portico.fleet.errands import Errands
-from portico.fleet.rows import FleetRows, SessionRow
+from portico.fleet.rows import MOST_AT_ONCE, FleetRows, SessionRow
 from portico.store.errors import StoreError
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.memo import SessionMemo
@@ -78,21 +79,25 @@ class OwnSessions:
         """Leave those that nothing is worked on in to the others. Gives how many stay for now."""
         self.retiring = True
         stay = 0
-        given: dict[str, tuple[str, SessionMemo]] = {}
-        leaving: list[tuple[Endpoint, HttpSession]] = []
         for endpoint in self._exchange.endpoints.values():
-            for session in endpoint.sessions.values():
-                memo = session.memo(events=True) if session.is_idle else None
-                if memo is not None and session.id in self._paths:
-                    given[session.id] = self._paths.pop(session.id), memo
-                    leaving.append((endpoint, session))
-                else:
-                    stay += 1
+            waiting = iter(list(endpoint.sessions.values()))
+            # Some at a time: the first ones are found elsewhere while the last are still served here.
+            while some := list(islice(waiting, MOST_AT_ONCE)):
+                stay += len(some) - await self._give_up(endpoint, some)
+        return stay
+
+    async def _give_up(self, endpoint: Endpoint, sessions: list[HttpSession]) -> int:
+        given: dict[str, tuple[str, SessionMemo]] = {}
+        for session in sessions:
+            memo = session.memo(events=True) if session.is_idle and session.id in self._paths else None
+            if memo is not None:
+                given[session.id] = self._paths.pop(session.id), memo
         # They are gone from here before they can be found elsewhere: nothing is said in two places.
         left = asyncio.Event()
         self._leaving |= dict.fromkeys(given, left)
-        for endpoint, session in leaving:
-            endpoint.sessions.remove(session)
+        for session in sessions:
+            if session.id in given:
+                endpoint.sessions.remove(session)
         try:
             if given:
                 await self._rows.give_up(given)
@@ -103,7 +108,7 @@ class OwnSessions:
             left.set()
             for id in given:
                 self._leaving.pop(id, None)
-        return stay
+        return len(given)
 
     async def when_left(self, id: str, then: Callable[[], None]) -> None:
         """Once one that is being left can be found by its row; at once for any other."""

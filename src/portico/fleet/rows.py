@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from portico import __version__
+from portico.fleet.batches import Batches
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import StoreError
@@ -72,6 +74,10 @@ class SessionRow(Struct, frozen=True):
         return msgspec.json.decode(self.memo, type=SessionMemo)
 
 
+# A session, and whose it is.
+Held = tuple[str, str | None]
+
+
 class FleetRows:
     """What one worker reads and writes. Writes go together, in the order in which they were asked for."""
 
@@ -84,6 +90,9 @@ class FleetRows:
         self._waiting: dict[str, tuple[str, SessionMemo] | None] = {}
         self._written: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
+        # After a deploy all clients come back at once.
+        self._finding = Batches(self._find_all, MOST_AT_ONCE)
+        self._taking = Batches(self._adopt_all, MOST_AT_ONCE)
 
     # The sessions
 
@@ -126,11 +135,17 @@ class FleetRows:
             await asyncio.wait([self._writing], timeout=PAUSE_SECONDS)
 
     async def find(self, id: str) -> SessionRow | None:
-        return await self._database.read(partial(_find, id))
+        return await self._finding.find(id)
+
+    async def _find_all(self, ids: list[str]) -> dict[str, SessionRow]:
+        return await self._database.read(partial(_find, ids))
 
     async def adopt(self, id: str, owner: str | None) -> bool:
         """Take a session over from a worker that is gone. Whether it was still that one's."""
-        return await self._database.write(partial(_adopt, id, owner, self._worker), isolation="read committed")
+        return await self._taking.find((id, owner)) is not None
+
+    async def _adopt_all(self, sessions: list[Held]) -> dict[Held, bool]:
+        return await self._database.write(partial(_adopt, sessions, self._worker), isolation="read committed")
 
     async def give_up(self, sessions: dict[str, tuple[str, SessionMemo]]) -> None:
         """Write what is known of sessions, and leave them to whichever worker is asked for them next."""
@@ -175,14 +190,23 @@ class FleetRows:
 
     # What has changed
 
-    async def tell(self, changes: list[str]) -> None:
-        """Tell the other workers."""
+    async def tell(self, changes: list[str], lasting: Sequence[tuple[str, str]] = ()) -> None:
+        """Tell the other workers; what is lasting also those that come later: a method, and a name."""
 
         def publish(tx: Transaction) -> None:
+            for method, name in lasting:
+                tx.run(
+                    "insert into portico_run_time_change (id, server, method, name, made_at) values (?, ?, ?, ?, ?)",
+                    (os.urandom(8).hex(), self._server, method, name, time.time()),
+                )
             for one in changes:
                 tx.publish(TOPIC, one)
 
         await self._database.write(publish, isolation="read committed")
+
+    async def kept_changes(self) -> list[tuple[str, str]]:
+        """What was told so, in order; forgotten when no other worker of this server is left that knows of it."""
+        return await self._database.write(partial(_kept_changes, self._worker, self._server))
 
     def heard(self) -> Subscription:
         return self._database.subscribe(TOPIC)
@@ -194,6 +218,8 @@ class FleetRows:
     async def close(self) -> None:
         if self._writing is not None:
             self._writing.cancel()
+        self._finding.close()
+        self._taking.close()
         await self._database.close()
 
 
@@ -218,30 +244,40 @@ Rows = dict[str, tuple[str, SessionMemo] | None]
 def _put(worker: str, owner: str | None, rows: Rows, tx: Transaction) -> None:
     """Write the rows of a worker, and whose they are then. One that another has taken meanwhile is that one's."""
     now = time.time()
-    for id, row in rows.items():
-        if row is None:
-            tx.run("delete from portico_session where id = ? and owner = ?", (id, worker))
-        else:
-            path, memo = row
-            tx.run(
-                "insert into portico_session (id, owner, path, memo, used_at) values (?, ?, ?, ?, ?) "
-                "on conflict (id) do update set owner = excluded.owner, memo = excluded.memo, "
-                "used_at = excluded.used_at where portico_session.owner = ?",
-                (id, owner, path, msgspec.json.encode(memo).decode(), now, worker),
-            )
-
-
-def _find(id: str, tx: Transaction) -> SessionRow | None:
-    return tx.maybe(SessionRow, "select id, owner, path, memo from portico_session where id = ?", (id,))
-
-
-def _adopt(id: str, owner: str | None, worker: str, tx: Transaction) -> bool:
-    held = "owner is null" if owner is None else "owner = :owner"
-    changed = tx.run(
-        f"update portico_session set owner = :worker, used_at = :now where id = :id and {held}",
-        {"worker": worker, "now": time.time(), "id": id} | ({} if owner is None else {"owner": owner}),
+    tx.many(
+        "delete from portico_session where id = ? and owner = ?",
+        [(id, worker) for id, row in rows.items() if row is None],
     )
-    return changed == 1
+    tx.many(
+        "insert into portico_session (id, owner, path, memo, used_at) values (?, ?, ?, ?, ?) "
+        "on conflict (id) do update set owner = excluded.owner, memo = excluded.memo, "
+        "used_at = excluded.used_at where portico_session.owner = ?",
+        [
+            (id, owner, row[0], msgspec.json.encode(row[1]).decode(), now, worker)
+            for id, row in rows.items()
+            if row is not None
+        ],
+    )
+
+
+def _find(ids: list[str], tx: Transaction) -> dict[str, SessionRow]:
+    rows = tx.all(SessionRow, "select id, owner, path, memo from portico_session where id in :ids", {"ids": ids})
+    return {row.id: row for row in rows}
+
+
+def _adopt(sessions: list[Held], worker: str, tx: Transaction) -> dict[Held, bool]:
+    """Those that were still their owner's, and are the worker's now."""
+    taken: dict[Held, bool] = {}
+    for owner in {owner for _, owner in sessions}:
+        ids = [id for id, held in sessions if held == owner]
+        whose = "owner is null" if owner is None else "owner = :owner"
+        found = tx.all(
+            str,
+            f"update portico_session set owner = :worker, used_at = :now where id in :ids and {whose} returning id",
+            {"worker": worker, "now": time.time(), "ids": ids} | ({} if owner is None else {"owner": owner}),
+        )
+        taken |= {(id, owner): True for id in found}
+    return taken
 
 
 def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
@@ -278,6 +314,21 @@ def _renew(row: WorkerRow, tx: Transaction) -> None:
 
 def _worker(id: str, tx: Transaction) -> WorkerRow | None:
     return tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
+
+
+def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str]]:
+    alive = tx.one(
+        int,
+        "select count(*) from portico_worker where server = ? and id <> ? and lease_until > ?",
+        (server, worker, time.time()),
+    )
+    if not alive:
+        tx.run("delete from portico_run_time_change where server = ?", (server,))
+    return tx.all(
+        tuple[str, str],
+        "select method, name from portico_run_time_change where server = ? order by made_at, id",
+        (server,),
+    )
 
 
 def _leave(worker: str, tx: Transaction) -> None:

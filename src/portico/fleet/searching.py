@@ -12,6 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import Struct
+
 from portico.fleet import sending
 from portico.fleet.delivery import Delivery, MaybeDone, Unreachable
 from portico.fleet.errands import Errands
@@ -94,6 +97,34 @@ class SessionSearch:
         except Exception as failure:
             writer.answer(refused(request, failure))
 
+    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        owner = None if request.hops else self._keeper(params)
+        if owner in (None, self._worker):
+            return False
+        task = self._errands.do(self._find_parked(owner or "", request, writer, again))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+        return True
+
+    def _keeper(self, params: bytes) -> str | None:
+        """The worker that keeps what a request goes on with: `.name.rest`, in the words of all who keep something."""
+        try:
+            named = _parked.decode(params)
+        except msgspec.DecodeError:
+            return None
+        parts = (named.request_state or named.task_id).split(".", 2)
+        return self._ids.owner(parts[1]) if len(parts) == 3 and not parts[0] else None
+
+    async def _find_parked(
+        self, owner: str, request: Request, writer: ResponseWriter, again: Callable[[], None]
+    ) -> None:
+        try:
+            # Once. What was kept by a worker that is gone is over, and so it is said to be by any other.
+            if await self._delivery.send(owner, request, writer, whole=False) != "answered":
+                writer.on_close = None
+                again()
+        except Exception as failure:
+            writer.answer(refused(request, failure))
+
     async def _is_here(self, endpoint: Endpoint, id: str, target: str, outcome: sending.Outcome | None) -> bool:
         """Whether we have it by now. False: another worker has it, who is to be asked. `outcome` is of the last one."""
         lock = self._adopting.setdefault(id, asyncio.Lock())
@@ -124,6 +155,16 @@ class SessionSearch:
         self._moved[id] = owner
 
 
+class _ParkedParams(Struct, rename="camel"):
+    """What a request says that goes on with a call or a task."""
+
+    request_state: str = ""
+    task_id: str = ""
+
+
+_parked = msgspec.json.Decoder(_ParkedParams)
+
+
 class _NotFound(Exception):
     """There is no such session."""
 
@@ -137,7 +178,7 @@ def refused(request: Request, failure: Exception) -> Answer:
         log.warning("a worker of another machine cannot be reached; PORTICO_ADDRESS says where it is")
         return refusals.busy(request)
     if isinstance(failure, MaybeDone):
-        reason = "Service unavailable: the process of this session ended; it may or may not have made the call"
+        reason = "Service unavailable: the process that had to answer has ended; it may or may not have made the call"
         return refusals.error(request, 502, reason, request.cors)
     log.error("error while looking for a session", exc_info=failure)
     return Answer(500)

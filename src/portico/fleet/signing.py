@@ -72,6 +72,8 @@ class Forwarding(Struct, kw_only=True, omit_defaults=True):
 
     to: str
     principal: Principal | None = None
+    # When that ends.
+    until: float | None = None
     peer: str = ""
     # Where it is mounted, in front of its path.
     root: str = ""

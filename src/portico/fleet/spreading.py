@@ -1,4 +1,7 @@
-"""What changes in one worker, told to the others by the bus of the store."""
+"""What changes in one worker, told to the others by the bus of the store.
+
+What is said in words of our own is kept there as well, for workers that are started later, as long as there are some.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from portico.store.transaction import LONGEST_PAYLOAD
 
 log = logging.getLogger("portico")
 
+_OWN = "portico/"
 _CHANGE = tuple[str, str, str, str | None]
 
 
@@ -44,8 +48,9 @@ class Spreading:
         # All that is said in one turn goes together.
         await asyncio.sleep(0)
         said, self._changes = list(self._changes), {}
+        lasting = [one for one in map(_read, said) if one is not None and one[2].startswith(_OWN)]
         try:
-            await self._rows.tell(said)
+            await self._rows.tell(said, [(method, name or "") for _, _, method, name in lasting])
         except StoreError as failure:
             log.warning("other workers were not told of changes: %s", failure)
 
@@ -53,9 +58,19 @@ class Spreading:
         """Until it is cancelled."""
         async with self._rows.heard() as events:
             async for event in events:
-                try:
-                    server, worker, method, uri = msgspec.json.decode(event.payload, type=_CHANGE)
-                except msgspec.DecodeError:
-                    continue
-                if server == self._server and worker != self._worker:
-                    self._tell(method, uri)
+                change = _read(event.payload)
+                if change is not None and change[0] == self._server and change[1] != self._worker:
+                    self._tell(change[2], change[3])
+
+    async def catch_up(self) -> None:
+        """Do what was done before we came."""
+        for method, name in await self._rows.kept_changes():
+            self._tell(method, name)
+
+
+def _read(said: str) -> _CHANGE | None:
+    try:
+        change: _CHANGE = msgspec.json.decode(said, type=_CHANGE)
+    except msgspec.DecodeError:
+        return None
+    return change

@@ -1,7 +1,8 @@
 """Questions of an upstream that asks in requests, put to a client that answers in rounds: the call is parked.
 
 It goes on waiting in this process while its client is told what is asked. The client sends the call again with its
-answers and a sealed ticket, which is good for one round, and for the principal and the arguments it was made for.
+answers and a sealed ticket, which is good for one round, and for the principal and the arguments it was made for. Other
+processes that serve the same clients see by the ticket whose it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Ask, Call, Reply
 from portico.rpc.turns import caller_of
-from portico.server.asking.request_state import Seal
+from portico.server.asking.request_state import Seal, kept_here
 from portico.wire.errors import Closed, InvalidParams, ToolError
 from portico.wire.inputs import InputRequest, InputRequiredResult
 
@@ -179,7 +180,7 @@ class Bridge:
         self._owners[parked.owner] += 1
         parked.until = time.monotonic() + PARKED_SECONDS
         state = self._seal.close(parked.binding, {}, {"ticket": Raw(ticket)}, list(parked.asked))
-        return InputRequiredResult(input_requests=dict(parked.asked), request_state=state)
+        return InputRequiredResult(input_requests=dict(parked.asked), request_state=kept_here(state))
 
     def sweep(self) -> None:
         """End those whose clients did not come back; the upstream is told that they are cancelled."""

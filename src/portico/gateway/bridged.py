@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from portico.gateway.bridge import Parked
 from portico.rpc.door import refusal, unexpected
+from portico.server.asking.request_state import here
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, InternalError, ProtocolError, ToolError
 from portico.wire.revisions import MODERN
@@ -112,7 +113,7 @@ class BridgedTasks:
         if len(self._tasks) >= MOST_TASKS or mine >= MOST_TASKS_PER_OWNER:
             raise ToolError("Too many tasks are under way.", kind="ApiLimitExceeded", retryable=True)
         now = time.time()
-        task = BridgedTask(os.urandom(12).hex(), parked, outcome, now, now, time.monotonic())
+        task = BridgedTask(here() or os.urandom(12).hex(), parked, outcome, now, now, time.monotonic())
         parked.changed = task.changed
         self._tasks[task.id] = task
         return task

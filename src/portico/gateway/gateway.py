@@ -123,10 +123,12 @@ class Gateway(Server):
         """The gateway of a configuration: a file's path, or what stands in it."""
         return cls(configuration) if isinstance(configuration, Mapping) else cls.load(configuration)
 
-    def add(self, component: Any, target: Any = None, **options: Unpack[UpstreamOptions]) -> None:
+    def add(
+        self, component: Any, target: Any = None, *, everywhere: bool = False, **options: Unpack[UpstreamOptions]
+    ) -> None:
         """Add an upstream by its alias and target, at any time; or, given one thing, what `Server.add` takes."""
         if target is None:
-            super().add(component)
+            super().add(component, everywhere=everywhere)
             return
         if not isinstance(component, str):
             raise UsageError(f"{component!r} is no alias: it is a text")
@@ -196,11 +198,11 @@ class Gateway(Server):
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, everywhere: bool = False) -> None:
         """Remove an upstream by its alias, or something that this server has itself."""
         upstream = self._routes.upstreams.pop(name, None)
         if upstream is None:
-            super().remove(name)
+            super().remove(name, everywhere=everywhere)
             return
         connecting = _connecting(upstream)
         if connecting is not None:

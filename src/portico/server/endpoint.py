@@ -25,9 +25,10 @@ from portico.fleet.folder import shared_folder
 from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
-from portico.server.asking.request_state import use_keys
+from portico.server.asking.request_state import use_keys, use_place
 from portico.server.asking.spent import use_store
 from portico.server.proofs import SharedReplays
+from portico.server.registry import run_time
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
 from portico.transport import loops
@@ -47,9 +48,12 @@ MOST_WORKERS = 512
 def exchange(server: Server, settings: Settings) -> Exchange:
     settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
     _share_proofs(server)
-    return Exchange(
+    made = Exchange(
         server.front, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
     )
+    for told in server.on_http:
+        told(made)
+    return made
 
 
 def _share_proofs(server: Server) -> None:
@@ -193,7 +197,6 @@ def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> F
         at = FleetPlace(
             id=told.id, server=server.name, store=f"{told.folder}/fleet.db", folder=told.folder, key=told.key
         )
-        use_store(at.store)
         if server.tasks is not None:
             server.store = at.store
     else:
@@ -206,8 +209,17 @@ def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
         use_keys(keys)
         _share_proofs(server)
 
-    fleet = Fleet(place, made, use, server.subscriptions.publish)
-    server.subscriptions.spread = fleet.spread
+    use_store(place.store)
+
+    def hear(method: str, about: str | None) -> None:
+        if method in (run_time.ADDED, run_time.REMOVED):
+            run_time.follow(server, method, about)
+        else:
+            server.subscriptions.publish(method, about)
+
+    fleet = Fleet(place, made, use, hear)
+    server.subscriptions.spread = run_time.unless_following(fleet.spread)
+    use_place(fleet.new_id)
     return fleet
 
 
@@ -233,6 +245,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
             yield fleet
         finally:
             server.subscriptions.spread = None
+            use_place(None)
             await fleet.close()
 
 

@@ -30,6 +30,7 @@ from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime
 from portico.server.calling.tools import Tool
 from portico.server.familiar import FamiliarServer, familiar_transport, set_log_level
 from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
+from portico.server.registry import run_time
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
@@ -157,12 +158,14 @@ class Server(FamiliarServer, Registrar):
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
-            self._lifespans.add(self, partial(lifespan, self))
+            self._lifespans.add(_OWN, partial(lifespan, self))
         # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
         self.auth: ResourceServer | None = None
         if auth is not None:
             self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
+        # Told of the exchange when there is one: for pages that show what passes through it.
+        self.on_http: list[Callable[[Any], None]] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
         # Which those are, by alias.
@@ -251,7 +254,7 @@ class Server(FamiliarServer, Registrar):
     @property
     def yielded(self) -> Any:
         """What the lifespan of this server has yielded; None before, and without one."""
-        return self._lifespans.value(self)
+        return self._lifespans.value(_OWN)
 
     # Answering
 
@@ -546,8 +549,19 @@ class Server(FamiliarServer, Registrar):
         """The services that were added, in their order."""
         return tuple(service for service in self._services if service is not self.tasks)
 
-    def add(self, component: Any) -> None:
-        """Add a service, a single tool, resource or prompt, or a function as a tool. At any time."""
+    def add(self, component: Any, *, everywhere: bool = False) -> None:
+        """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.
+
+        * **everywhere** – also in the other processes that serve the same clients, where there are several. They find
+          it by its name in its module, so it has to have one; those that are started later have it too.
+        """
+        if everywhere:
+            with run_time.told_as(self.subscriptions.spread, run_time.ADDED, run_time.name_of(component)):
+                self._take_in(component)
+        else:
+            self._take_in(component)
+
+    def _take_in(self, component: Any) -> None:
         if isinstance(component, Tool | Resource | Prompt):
             self._register(component)
         elif isinstance(component, Service):
@@ -560,8 +574,18 @@ class Server(FamiliarServer, Registrar):
         else:
             raise UsageError(f"cannot add {component!r}: not a service, a tool, a resource, a prompt or a function")
 
-    def remove(self, name: str) -> None:
-        """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""
+    def remove(self, name: str, *, everywhere: bool = False) -> None:
+        """Remove a service, a tool, a prompt or a resource by its name or URI. At any time.
+
+        * **everywhere** – also in the other processes that serve the same clients.
+        """
+        if everywhere:
+            with run_time.told_as(self.subscriptions.spread, run_time.REMOVED, name):
+                self._take_out(name)
+        else:
+            self._take_out(name)
+
+    def _take_out(self, name: str) -> None:
         if name in self._bundles:
             for component in self._bundles.pop(name):
                 self.registry.remove(component)
@@ -735,6 +759,8 @@ class Server(FamiliarServer, Registrar):
         return cast("Application", _endpoint().asgi(self, **options))
 
 
+# The lifespan that a server was given, among those of its services.
+_OWN = "the server's own"
 _STRANGER = Call(method="tools/call", address="")
 
 

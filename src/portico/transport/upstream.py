@@ -130,7 +130,8 @@ class Upstream:
         self._answer = answer
         self._incoming = _Incoming(self._receive)
         self._auth = auth
-        self._pool = pool
+        # Makes the connections of a link over HTTP.
+        self.pool = pool
         self._principal = principal
         self._trace = trace
         self._on_reopened = on_reopened
@@ -242,7 +243,7 @@ class Upstream:
             link = ProcessLink(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
         else:
             kind = HttpSse if target.sse else kind
-            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
+            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self.pool()}
             link = kind(target.url, self._incoming, trace=trace, **options)
         link.on_gap = self._gap
         self._link, self.name = link, link.name

@@ -1,13 +1,7 @@
 // Elements are made here and nowhere else. Text goes in as text, attributes come from a short list, and an address
 // from outside becomes a link only by `link`: nothing that a server says can become markup, code or a request.
 
-const ALLOWED = new Set([
-  "alt", "autocomplete", "checked", "colspan", "controls", "disabled", "draggable", "dir", "download", "for", "hidden", "id",
-  "inputmode", "lang", "list", "max", "maxlength", "min", "multiple", "name", "open", "placeholder", "readonly", "rel",
-  "required", "role", "rows", "scope", "selected", "size", "spellcheck", "step", "tabindex", "target", "title", "type", "value",
-  "viewBox", "d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform", "text-anchor",
-  "autofocus", "sandbox", "method", "pattern", "enterkeyhint",
-]);
+const ALLOWED = new Set("alt autocomplete checked controls disabled draggable download for hidden id inputmode list max min name open placeholder readonly rel required role rows scope selected spellcheck tabindex target title type value viewBox x y x1 x2 y1 y2 cx cy r width height autofocus".split(" "));
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = new Set(["svg", "path", "line", "circle", "rect", "polyline", "text", "g", "polygon"]);
 
@@ -129,6 +123,15 @@ export function ask(title, text, yes = "Yes") {
       button(yes, () => { answer = true; dialog.close(); }, { class: "primary", autofocus: true })));
     dialog.addEventListener("close", () => resolve(answer));
   });
+}
+
+/** What a server says about something: the beginning of it, where it says a great deal. */
+export function lead(text, longest = 700) {
+  // Lines that were broken for an editor are one again; lists and paragraphs stay.
+  const all = plain(text, 20000).replace(/(\S)\n(?=[\p{L}`"(])/gu, "$1 ");
+  const said = h("p", { class: "lead" }, all.length > longest ? `${all.slice(0, longest - 100)}… ` : all);
+  if (all.length > longest) said.append(button("Show all", () => { said.textContent = all; }, { class: "small" }));
+  return said;
 }
 
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);

@@ -56,7 +56,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
 
   build(start);
   return {
-    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h3", {}, label), modes), trouble, place, raw),
+    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h2", {}, label), modes), trouble, place, raw),
     read: () => (asJson ? parse() : top.read() ?? {}),
     set(given) {
       build(given);
@@ -108,10 +108,11 @@ function frame({ name, required, schema, label }, control, extra) {
   const problem = h("p", { class: "problem", id: `${id}-problem` });
   control.id = id;
   control.setAttribute("aria-describedby", `${id}-about ${id}-problem`);
+  if (required && !control.matches("output")) control.setAttribute("aria-required", "true");
   const shown = plain(label ?? schema.title ?? name, 120);
   const element = h("div", { class: "field" },
     h("div", { class: "row" },
-      h("label", { for: id }, shown || "value", required ? h("span", { class: "needed", title: "required" }, " *") : undefined),
+      h("label", { for: id }, shown || "value"), required ? star() : undefined,
       h("span", { class: "kind" }, describe(schema)), extra),
     control, schema.description ? about : undefined, problem);
   return {
@@ -130,6 +131,7 @@ function frame({ name, required, schema, label }, control, extra) {
   };
 }
 
+const star = () => h("span", { class: "needed", title: "required", "aria-hidden": "true" }, "*");
 const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 function describe(schema) {
@@ -141,7 +143,7 @@ function describe(schema) {
 
 function textField(schema, options) {
   const given = typeof options.value === "string" ? options.value : undefined;
-  const long = (schema.maxLength ?? 0) > 300 || LONG_TEXT.test(options.name ?? "") || schema.contentMediaType || given?.includes("\n");
+  const long = LONG_TEXT.test(options.name ?? "") || schema.contentMediaType || given?.includes("\n");
   const type = { date: "date", email: "email", uri: "url", password: "password", color: "color" }[schema.format] ?? "text";
   const hint = schema.examples?.[0] ?? { "date-time": "2026-07-28T09:30:00Z", time: "09:30:00", uri: "https://…" }[schema.format] ?? "";
   const control = long
@@ -315,7 +317,7 @@ function objectField(schema, root, options) {
   if (more) body.append(more.element);
   if (!names.length && !more) body.append(h("p", { class: "about" }, "It takes no arguments."));
   const problem = h("p", { class: "problem" });
-  const legend = options.bare ? undefined : h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? h("span", { class: "needed" }, " *") : undefined);
+  const legend = options.bare ? undefined : h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? star() : undefined);
   const element = options.bare ? h("div", {}, body, problem)
     : h("fieldset", {}, legend, schema.description ? h("p", { class: "about" }, plain(schema.description, 2000)) : undefined, body, problem);
   return {
@@ -398,7 +400,7 @@ function arrayField(schema, root, options) {
   while (entries.length < Math.min(schema.minItems ?? 0, 20) || (options.required && entries.length < first.length)) add(undefined);
   const problem = h("p", { class: "problem" });
   const element = h("fieldset", {},
-    h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? h("span", { class: "needed" }, " *") : undefined),
+    h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? star() : undefined),
     schema.description ? h("p", { class: "about" }, plain(schema.description, 2000)) : undefined, list,
     button("Add an entry", () => add(undefined).focus(), { class: "small add" }), problem);
   return {

@@ -116,6 +116,7 @@ export function makeRuns() {
     element: place,
     add(run) {
       place.prepend(run.element);
+      run.element.scrollIntoView({ block: "nearest" });
       while (place.children.length > 10) place.lastElementChild.remove();
     },
   };

@@ -1,6 +1,6 @@
 // The frame around the views: which server, which view, by the address; the palette; what concerns all of them.
 
-import { ask, button, fill, h, number, plain, say, show } from "./dom.js";
+import { ask, button, fill, h, plain, say, show } from "./dom.js";
 import * as live from "./live.js";
 import { call, signOut } from "./mcp.js";
 import { openPalette } from "./palette.js";
@@ -17,7 +17,11 @@ export const app = {
   about: { parts: [] }, targets: [], target: undefined, view: undefined, principal: undefined, kept: new Map(),
   has: (part) => app.about.parts.includes(part),
   call, on: live.on,
-  goto: (view, ...rest) => { location.hash = address(view, ...rest); },
+  goto(view, ...rest) {
+    const next = address(view, ...rest);
+    if (location.hash === next) route();
+    else location.hash = next;
+  },
   address: (view, ...rest) => address(view, ...rest),
   /** What the current target offers of a kind; asked for once for each state of the list. */
   items(kind) {
@@ -163,7 +167,7 @@ const icon = () => {
 };
 
 function entry(view) {
-  const element = h("a", { "aria-current": view === app.view ? "page" : undefined }, view.title, view.count ? h("span", { class: "count" }, view.count(app)) : undefined);
+  const element = h("a", { "aria-current": view === app.view ? "page" : undefined }, view.title);
   element.href = address(view.id);
   return h("li", {}, element);
 }
@@ -258,8 +262,3 @@ function keys(event) {
     }
   }
 }
-
-export const countOf = (kind) => (its) => {
-  const kept = its.target?.counts?.[kind];
-  return kept === undefined ? "" : number(kept);
-};

@@ -6,10 +6,13 @@ import { kind } from "./schema.js";
 
 const PIECE = 100;
 const LONG = 240;
+// What has no more than this in it is opened whole.
+const SMALL = 60;
+const DEEPEST = 12;
 
 export function makeTree(value, { label = "JSON", open = 2 } = {}) {
   const tree = h("ul", { class: "tree mono", role: "tree", "aria-label": label, tabindex: "-1" });
-  tree.append(node(undefined, value, open));
+  tree.append(node(undefined, value, isSmall(value, { left: SMALL }) ? DEEPEST : open));
   const first = tree.firstElementChild;
   if (first) first.tabIndex = 0;
   tree.addEventListener("keydown", (event) => steer(event, tree));
@@ -20,6 +23,12 @@ export function makeTree(value, { label = "JSON", open = 2 } = {}) {
     toggle(item);
   });
   return tree;
+}
+
+function isSmall(value, room) {
+  if (value === null || typeof value !== "object") return --room.left >= 0;
+  for (const key in value) if (!isSmall(value[key], room)) return false;
+  return room.left >= 0;
 }
 
 function node(key, value, open) {

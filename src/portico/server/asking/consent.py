@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
-from portico.server.asking.request_state import Seal, State, binding
+from portico.server.asking.request_state import Seal, State, binding, kept_as
 from portico.server.asking.rounds import rounds_of, typed
 from portico.server.asking.spent import SpentStates
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError
@@ -131,7 +131,7 @@ class Consents:
         inner = None if asked.request_state is UNSET else asked.request_state
         steps = {_AGREED: Raw(b"true"), _INNER: Raw(encode(inner))}
         sealed = self._seal.close(_binding(call, call.typed()), {}, steps, list(asked.input_requests or {}))
-        return replace(asked, request_state=sealed)
+        return replace(asked, request_state=kept_as(inner, sealed))
 
 
 def _form(call: Call, text: str) -> ElicitFormParams:

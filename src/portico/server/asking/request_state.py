@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -52,6 +52,30 @@ def use_keys(keys: Sequence[bytes]) -> None:
     _of_process[:] = keys
 
 
+# Names this process, where others serve the same clients: for what no other can go on with.
+_place: list[Callable[[], str]] = []
+
+
+def use_place(name: Callable[[], str] | None) -> None:
+    """From now on this process is found by such names, each of which is another one; None: it is not looked for."""
+    _place[:] = [] if name is None else [name]
+
+
+def here() -> str:
+    """A name that leads other processes to this one; empty where there are no others."""
+    return _place[0]() if _place else ""
+
+
+def kept_here(state: str) -> str:
+    """A state that only this process can go on with: `.name.state`, by which others send it here."""
+    return f".{name}.{state}" if (name := here()) else state
+
+
+def kept_as(inner: str | None, state: str) -> str:
+    """A state around another one, which is kept where that is."""
+    return state if inner is None or not inner.startswith(".") else f"{inner.rpartition('.')[0]}.{state}"
+
+
 class Seal:
     """Closes and opens states. Processes that serve the same clients must share the key.
 
@@ -81,6 +105,9 @@ class Seal:
         return state
 
     def _verified(self, sealed: str) -> State | None:
+        if sealed.startswith("."):
+            # Where it is kept was for those who had to find it.
+            sealed = sealed.rpartition(".")[2]
         if len(sealed) > 2 * LARGEST_STATE:
             return None
         try:

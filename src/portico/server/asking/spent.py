@@ -34,6 +34,11 @@ def use_store(url: str) -> None:
     _of_process[:] = [url]
 
 
+def store_of_process() -> str | None:
+    """What `use_store` was told."""
+    return next(iter(_of_process), None)
+
+
 class SpentStates:
     """In the store, where the server has one that others see as well; otherwise in memory."""
 
@@ -61,7 +66,7 @@ class SpentStates:
 
     @property
     def _url(self) -> str | None:
-        return self._store or os.environ.get("PORTICO_STORE") or next(iter(_of_process), None)
+        return self._store or os.environ.get("PORTICO_STORE") or store_of_process()
 
     async def add(self, id: str, expires: float) -> bool:
         """Whether this is the first time."""

@@ -1,6 +1,6 @@
 """Code mode: scripts that call a server's tools, run in live Python's jail.
 
-`Code` is the service. It is imported when it is first used.
+`Code` is the service, `CodeFace` a server that shows little else. Each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from portico._lazy import public_names
 
 if TYPE_CHECKING:
+    from portico.services.code.face import CodeFace
     from portico.services.code.service import Code
 
-_HOMES = {"portico.services.code.service": ("Code",)}
+_HOMES = {
+    "portico.services.code.face": ("CodeFace",),
+    "portico.services.code.service": ("Code",),
+}
 
-__all__ = ["Code"]
+__all__ = ["Code", "CodeFace"]
 
 if not TYPE_CHECKING:  # which would take any name for one that is there
     __getattr__, __dir__ = public_names(__name__, _HOMES)

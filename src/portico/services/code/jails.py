@@ -67,9 +67,9 @@ class JailPool:
                 log.warning("no jail for the next script: %s", reason)
                 return
 
-    async def open(self) -> None:
+    def open(self) -> None:
+        """The first script starts the first jail: a server whose clients run none has no process more for it."""
         self._closed = False
-        self._spares.append(await self._starter.start())
 
     async def close(self) -> None:
         self._closed = True

@@ -75,6 +75,10 @@ class RunStore:
         """Whether anything of it survives this process."""
         return bool(self.url) and self.url not in ("sqlite://", ":memory:")
 
+    @property
+    def is_open(self) -> bool:
+        return self._database is not None
+
     async def database(self) -> Database:
         if self._database is None:
             async with self._opening:

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta
 
-from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource, tool
-from portico.extend import MODERN, Call, Handler, ResourceNotFound, explained, identity_of, to_json
-from portico.schema import schema
-from portico.services.code import outputs
+from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource
+from portico.extend import Handler, ResourceNotFound, TextContent, explained, identity_of
+from portico.schema import did_you_mean, schema
+from portico.services.code import outputs, stubs
 from portico.services.code.consent import Consent, Writes
 from portico.services.code.jails import JailPool
 from portico.services.code.journal import Journal, RunStore, digest_of, kept_output, store_url
 from portico.services.code.outputs import RunResult
 from portico.services.code.runs import Ceilings, RunEnd, ScriptRun
-from portico.services.code.table import ScriptTool, ToolTable, read_page
+from portico.services.code.saved import SavedScript, SavedScripts, description_of
+from portico.services.code.table import ToolTable
+from portico.services.code.tables import CallerTables
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB
 
 LONGEST_CODE = 256 * 1024
-LONGEST_DATA = MIB
-MOST_PAGES = 1000
-NAME_PATTERN = r"^[a-z][a-z0-9_]{0,62}$"
+MOST_DESCRIBED = 50
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 # It does what its script does, and for that each tool is asked about by itself.
-HINTS = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+RUNS = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+READS = {"readOnlyHint": True, "openWorldHint": False}
+FORGETS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 Script = Annotated[str, Meta(max_length=LONGEST_CODE, description="Python; `await` works at the top")]
 Data = Annotated[Any, Meta(description="JSON that the script finds in `data`")]
+SavedName = Annotated[str, Meta(max_length=63, description="The name of a saved script")]
 
 
 class Code(Service):
@@ -42,8 +47,9 @@ class Code(Service):
     whose tools they call: those of the server it is added to unless said otherwise. `writes`: whether a person is asked
     before a script changes something ("ask"), the rules of the server are enough ("allow"), or scripts only read
     ("refuse"). `calls`, `at_once`, `seconds`, `memory` (bytes) and `output` (bytes of a result; the rest is kept as a
-    resource) are the ceilings of one run. `store` is where runs are kept: where the server keeps its tasks unless said
-    otherwise.
+    resource) are the ceilings of one run. `spare`: how many jails wait for the next script. `tasks`: whether a run goes
+    on as a task where the client can deal with one. `store` is where runs are kept: where the server keeps its tasks
+    unless said otherwise.
     """
 
     name = "code"
@@ -61,6 +67,7 @@ class Code(Service):
         memory: int = 64 * MIB,
         output: int = 32 * 1024,
         spare: int = 1,
+        tasks: bool = True,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
@@ -71,12 +78,24 @@ class Code(Service):
         self._ceilings = Ceilings(calls, at_once, seconds, output)
         self._target, self._writes, self._given_store = target, writes, store
         self._store = RunStore(store_url(store, None))
+        self.saved = SavedScripts(self._store)
         self._server: Server | None = None
-        self._tables: dict[bytes, ToolTable] = {}
+        self.tables = CallerTables(lambda: self._server if self._target is None else self._target, (self.name,))
         try:
             self._jails = JailPool(memory=memory, seconds=seconds, spare=spare)
         except SandboxUnavailable as reason:
             raise UsageError(f"scripts need live Python's jail: {reason}") from None
+        task = TaskConfig(mode="optional" if tasks else "never", detached=True)
+        output_schema = schema(RunResult, output=True)
+        self.tool(annotations=RUNS, task=task, output_schema=output_schema)(self.run)
+        self.tool(annotations=READS)(self.describe_tools)
+        self.tool(annotations=RUNS, task=task, output_schema=output_schema)(self.run_saved)
+        self.tool(annotations=FORGETS)(self.forget_saved)
+
+    @property
+    def saves(self) -> bool:
+        """Whether there may be saved scripts: the store lasts, or something was stored in it."""
+        return self._store.lasts or self._store.is_open
 
     def added(self, server: Server) -> None:
         self._server = server
@@ -84,34 +103,88 @@ class Code(Service):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        try:
-            await self._jails.open()
-        except SandboxUnavailable as reason:
-            await self._jails.close()
-            raise UsageError(f"scripts cannot be run: {reason}") from None
+        self._jails.open()
         try:
             yield
         finally:
             await self._jails.close()
             await self._store.close()
 
-    @tool(
-        annotations=HINTS,
-        task=TaskConfig(mode="optional", detached=True),
-        output_schema=schema(RunResult, output=True),
-    )
-    async def run(self, ctx: Context, code: Script, data: Data = None) -> ToolResult:
+    async def run(
+        self,
+        ctx: Context,
+        code: Script,
+        data: Data = None,
+        save: Annotated[str | None, "Keep it under this name, as a tool of yours, if it works"] = None,
+    ) -> ToolResult:
         """Run a Python script that calls tools: one call in place of many.
 
-        `from tools import github`, then `await github.create_issue(repo="a/b", title="…")`; tools without a module are
-        imported by their name: `from tools import add`. `asyncio.gather` calls side by side. Results are data, and a
-        refusal is a `ToolError` with `.kind` and `.details`. The value of the last expression, or what is returned, is
-        the result, with what was printed. No network, no files but scratch. A person is asked once before something is
-        changed.
+        `from tools import github`, then `await github.create_issue(repo="a/b", title="…")`; any tool can be imported by
+        the name that it is listed or found under: `from tools import add`. `asyncio.gather` calls side by side. Results
+        are data; a refusal is a `ToolError` with `.kind` and `.details`. The result is the value of the last
+        expression, or what is returned, with what was printed. No network, no files but scratch. A person is asked once
+        before something is changed.
         """
         table = await self._table(ctx)
-        journal = await self._journal(ctx, digest_of(code, data))
-        return await self._run(ctx, table, journal, code, data)
+        if save is not None:
+            self._check_name(ctx, save, table)
+        said, run = await self._run(ctx, table, code, data)
+        if save is not None and not said.is_error:
+            used = table.digests({*run.used, *(tool.name for tool in table.named_in(code))})
+            await self.saved.save(owner_of(ctx), SavedScript(save, description_of(code), code, used, time.time()))
+            if self._server is not None:
+                self._server.tools.changed()
+        return said
+
+    async def describe_tools(
+        self, ctx: Context, tools: Annotated[list[str], Meta(max_length=MOST_DESCRIBED, description="Their names")]
+    ) -> TextContent:
+        """What tools take and give, as typed Python."""
+        table = await self._table(ctx)
+        found = []
+        for name in tools:
+            tool = table.find(name)
+            if tool is None:
+                near = did_you_mean(name[:100], list(table.by_name))
+                raise ToolError(f"There is no tool {name[:100]!r}. {near}".rstrip(), kind="ResourceNotFound")
+            found.append(tool)
+        return TextContent(text=stubs.written(found))
+
+    async def run_saved(self, ctx: Context, name: SavedName, data: Data = None) -> ToolResult:
+        """Run a script that you have saved."""
+        script = await self.saved.find(owner_of(ctx), name)
+        table = await self._table(ctx)
+        script.check(table)
+        said, _ = await self._run(ctx, table, script.code, data)
+        return said
+
+    async def forget_saved(self, ctx: Context, name: SavedName) -> TextContent:
+        """Forget a script that you have saved."""
+        if not await self.saved.forget(owner_of(ctx), name):
+            raise ToolError(f"There is no saved script {name!r}.", kind="ResourceNotFound")
+        if self._server is not None:
+            self._server.tools.changed()
+        return TextContent(text=f"The script {name!r} is forgotten.")
+
+    def _check_name(self, ctx: Context, name: str, table: ToolTable) -> None:
+        if ctx.principal is None and ctx.address is not None:
+            raise ToolError("A script is saved for who ran it, and you have not logged in.", kind="PermissionError")
+        if not _NAME.fullmatch(name) or name in table.by_name or name in RESERVED:
+            raise ToolError(
+                f"{name[:80]!r} cannot be the name of a saved script: it is small letters, digits and underscores, and "
+                "not the name of a tool that there is.",
+                kind="ValidationError",
+            )
+
+    # Running
+
+    async def _table(self, ctx: Context) -> ToolTable:
+        """The tools that the caller is shown. What goes on as a task does so with those of the beginning, where it was
+        asked through a part of the server alone."""
+        about = ctx.on_behalf
+        table = await self.tables.of(about)
+        shown = await ctx.step("tools", lambda: None if about["facet"] is None else list(table.by_name))
+        return table if shown is None else table.only(shown)
 
     async def _journal(self, ctx: Context, digest: str) -> Journal:
         """What the run goes on with: the journal of an earlier round of it, or of a process that was killed."""
@@ -125,88 +198,48 @@ class Code(Service):
                 raise ToolError("The journal of this run is gone, so it cannot go on: run it again.", kind="Expired")
         return journal
 
-    async def _run(self, ctx: Context, table: ToolTable, journal: Journal, code: str, data: Any) -> ToolResult:
+    async def _run(self, ctx: Context, table: ToolTable, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
+        journal = await self._journal(ctx, digest_of(code, data))
         consent = Consent(ctx, journal, code, self._writes, self._ceilings.calls)
         try:
             worker = await self._jails.take()
         except SandboxUnavailable as reason:
             raise ToolError(f"Scripts cannot be run now: {reason}", kind="Unavailable", retryable=True) from None
         run = ScriptRun(ctx, worker, table, journal, self._ceilings, consent, self._target)
-        status = "paused"
+        is_over = False
         try:
             end = await run.run(code, data)
-            status = "ended"
+            is_over = True
         finally:
-            await self._leave(journal, status)
-        return await self._result(ctx, end, run, journal)
-
-    async def _leave(self, journal: Journal, status: str) -> None:
-        if status == "ended":
-            await journal.finish()
-            return
-        await journal.rest()
-        if journal.stored:
-            # It goes on with the answer to its question, if it has one.
-            await journal.save(status)
+            await _leave(journal, is_over=is_over)
+        return await self._result(ctx, end, run, journal), run
 
     async def _result(self, ctx: Context, end: RunEnd, run: ScriptRun, journal: Journal) -> ToolResult:
         shown = outputs.read(end, run.calls, run.unknown, resumed=journal.resumed)
         return await outputs.bounded(shown, self._ceilings.output, self._store, owner_of(ctx))
 
-    # Which tools there are
-
-    async def _table(self, ctx: Context) -> ToolTable:
-        """The tools that the caller is shown, worked out once for each list."""
-        pages: list[bytes] = []
-        params: dict[str, Any] = {}
-        tools: list[ScriptTool] = []
-        for _ in range(MOST_PAGES):
-            # In the newest words: older revisions do not say which tools only read.
-            asked = Call(method="tools/list", params=Raw(to_json(params)), id="tools", revision=MODERN, **ctx.on_behalf)
-            page = await self._handler()(asked)
-            pages.append(page if isinstance(page, Raw) else to_json(page))
-            cursor = msgspec.json.decode(pages[-1], type=_NextPage).nextCursor
-            if cursor is None:
-                break
-            params = {"cursor": cursor}
-        key = b"\n".join(pages)
-        table = self._tables.get(key)
-        if table is None:
-            tools = [one for page in pages for one in read_page(page)[0]]
-            table = ToolTable(tools, self._owner_of, self._own_name(), hidden=(self.name,))
-            if len(self._tables) >= MOST_TABLES:
-                self._tables.clear()
-            self._tables[key] = table
-        return table
-
-    def _owner_of(self, name: str) -> tuple[str, str]:
-        whose = getattr(self._handler(), "owner_of", None)
-        owned: Iterable[str] = ("", name) if whose is None else whose("tool", name)
-        owner, inward = owned
-        return owner, inward
-
-    def _own_name(self) -> str:
-        return str(getattr(self._handler(), "name", ""))
-
-    def _handler(self) -> Any:
-        return self._target if self._target is not None else self._server
-
     # What was too long for a result
 
     @resource("run://output/{id}", mime_type="text/plain", title="The whole output of a run")
     async def output(self, ctx: Context, id: str) -> str:
-        """What a script printed and came to, for who ran it. It is kept for a day."""
+        """What a script printed and came to, for the caller that ran it. It is kept for a day."""
         found = await kept_output(self._store, owner_of(ctx), id)
         if found is None:
             raise ResourceNotFound(f"run://output/{id}")
         return found[1]
 
 
-MOST_TABLES = 16
+RESERVED: Sequence[str] = ("run", "describe_tools", "run_saved", "forget_saved", "find_tools", "call_tool")
 
 
-class _NextPage(msgspec.Struct):
-    nextCursor: str | None = None
+async def _leave(journal: Journal, *, is_over: bool) -> None:
+    if is_over:
+        await journal.finish()
+        return
+    await journal.rest()
+    if journal.stored:
+        # It goes on with the answer to its question, if it has one.
+        await journal.save("paused")
 
 
 def owner_of(ctx: Context) -> str:

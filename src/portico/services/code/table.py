@@ -130,6 +130,24 @@ class ToolTable:
             or f"'{tool.name}'" in code
         ]
 
+    def only(self, names: Iterable[str]) -> ToolTable:
+        """The same without all others."""
+        kept = set(names)
+        other = object.__new__(ToolTable)
+        other.by_name = {name: tool for name, tool in self.by_name.items() if name in kept}
+        other.modules = {
+            owner: {name: tool for name, tool in functions.items() if tool.name in kept}
+            for owner, functions in self.modules.items()
+        }
+        return other
+
+    def find(self, wanted: str) -> ScriptTool | None:
+        """A tool by the name that lists have for it, or by what a script writes."""
+        if wanted in self.by_name:
+            return self.by_name[wanted]
+        owner, _, name = wanted.removeprefix("tools.").rpartition(".")
+        return self.modules.get(owner, {}).get(name)
+
     def digests(self, names: Iterable[str]) -> dict[str, str]:
         return {name: self.by_name[name].digest for name in names if name in self.by_name}
 

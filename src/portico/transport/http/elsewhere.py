@@ -33,6 +33,10 @@ class Elsewhere(Protocol):
         """Have a request answered whose session is not here. Whether it will be; `again` when it has come here."""
         ...
 
+    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        """The same for one that goes on with what one process keeps, as its params say."""
+        ...
+
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that another process has sent on."""
         ...

@@ -68,7 +68,7 @@ class Endpoint:
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Be one of several processes."""
-        self.elsewhere = self.sessions.elsewhere = elsewhere
+        self.elsewhere = self.sessions.elsewhere = self.stateless.elsewhere = elsewhere
 
     def routes(self, path: str) -> Routes:
         """What answers at a path of the server."""

@@ -115,6 +115,8 @@ class Exchange:
         self.pages = WebPages((*own, *pages), {path for _, path in self._fixed if path != "/"})
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
+        # Those of pages, which let their visitors in themselves.
+        self._beside: list[Endpoint] = []
         self._others = members(handler).endpoints
         self._ending: set[asyncio.Task[None]] = set()
         wrong = [path for path in self._others() if any(path == taken for _, taken in self._fixed)]
@@ -132,6 +134,22 @@ class Exchange:
     def endpoints(self) -> Mapping[str, Endpoint]:
         """By their paths."""
         return self._endpoints
+
+    def keep(self, endpoint: Endpoint) -> None:
+        """See to the streams of an endpoint that is behind a page: that they stay alive, and that they end."""
+        self._beside.append(endpoint)
+
+    def _all_endpoints(self) -> list[Endpoint]:
+        return [*self._endpoints.values(), *self._beside]
+
+    async def identify(self, request: Request) -> Any:
+        """The principal that a request shows, wherever it was sent to; None if it shows none that is good."""
+        if self._admission is None:
+            return None
+        refused = self._admission.admit(request)
+        if refused == "wait":
+            refused = await self._admission.wait(request)
+        return None if refused is not None else request.principal
 
     def answer_at(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request whose sender is known."""
@@ -214,6 +232,8 @@ class Exchange:
             return self._nowhere(request)
         if self.draining:
             return refusals.busy(request)
+        if route.judge is not None:
+            return route.judge(request) or self._refuse_far(request)
         if route.guarded and self._admission is not None:
             return self._admission.refuse(request) or self._refuse_far(request)
         return self._refuse_far(request)
@@ -357,18 +377,18 @@ class Exchange:
     # Time, and the end
 
     def keep_alive(self) -> None:
-        for endpoint in self._endpoints.values():
+        for endpoint in self._all_endpoints():
             endpoint.keep_alive()
 
     def expire(self) -> None:
         self._follow()
-        for endpoint in self._endpoints.values():
+        for endpoint in self._all_endpoints():
             endpoint.expire()
 
     def end_streams(self) -> None:
         """No new calls, and an end to what would have none by itself; calls go on."""
         self.draining = True
-        for endpoint in self._endpoints.values():
+        for endpoint in self._all_endpoints():
             endpoint.end_streams()
 
     async def drain(self, grace: float) -> None:
@@ -376,7 +396,7 @@ class Exchange:
         self.draining = True
         if self.elsewhere is not None:
             await self.elsewhere.leave()
-        await self._end(list(self._endpoints.values()), grace)
+        await self._end(self._all_endpoints(), grace)
         await self.pages.close()
         for task in list(self._waiting):
             task.cancel()

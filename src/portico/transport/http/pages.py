@@ -1,7 +1,8 @@
 """Pages beside the endpoint: documents, forms and whatever else is asked for by other paths than its own.
 
 A page is a function from a Request to an Answer. It is matched by method and path, exactly or by how the path begins,
-after the checks of host and origin that everything has to pass. It is for everybody, unless it is `guarded`.
+after the checks of host and origin that everything has to pass. It is for everybody, unless it is `guarded` or has a
+judge of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ log = logging.getLogger("portico")
 Page = Callable[[Request], Awaitable[Answer]]
 """Answers a request for a page."""
 
+Streamed = Callable[[Request, ResponseWriter], None]
+"""The same into a writer: for what is said bit by bit, and for as long as it takes."""
+
 # What is posted to a page is a form, or a small document.
 LONGEST_FORM = 64 * 1024
 MOST_AT_ONCE = 256
@@ -31,10 +35,14 @@ class PageRoute(Struct, frozen=True):
 
     method: str
     path: str
-    page: Page
+    page: Page | None = None
     prefix: bool = False
     # Whether it needs a principal, as the endpoint does.
     guarded: bool = False
+    # Why a request is not let in, before its body is read; None if it is. Such a page knows its own visitors.
+    judge: Callable[[Request], Answer | None] | None = None
+    # In place of `page`.
+    streamed: Streamed | None = None
 
 
 class WebPages:
@@ -73,7 +81,9 @@ class WebPages:
 
     def answer(self, route: PageRoute, request: Request, writer: ResponseWriter) -> None:
         """Begin to make a page. Who goes away before it is there ends it."""
-        if len(request.body) > LONGEST_FORM:
+        if route.streamed is not None:
+            route.streamed(request, writer)
+        elif len(request.body) > LONGEST_FORM:
             writer.answer(Answer(413, TEXT, b"Content too large\n"))
         elif len(self._running) >= MOST_AT_ONCE:
             writer.answer(Answer(503, (*TEXT, (b"retry-after", b"1")), b"Service unavailable\n"))
@@ -95,6 +105,7 @@ class WebPages:
 async def _make(route: PageRoute, request: Request, writer: ResponseWriter) -> None:
     try:
         async with asyncio.timeout(LONGEST_SECONDS):
+            assert route.page is not None
             answer = await route.page(request)
     except TimeoutError:
         answer = Answer(504, TEXT, b"Gateway timeout\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from time import time
 from typing import Any
@@ -15,6 +16,7 @@ from portico.rpc.channel import ended_subscription
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
+from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import HeaderMismatch
@@ -44,8 +46,19 @@ class StatelessRequests:
         self.forbidden: Forbidden | None = None
         self._hides = members(door.handler).hides
         self._by_client = traffic.by_client
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
 
-    def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
+    def post(self, frame: Frame, request: Request, writer: ResponseWriter, *, sought: bool = False) -> None:
+        if (
+            self.elsewhere is not None
+            and not sought
+            and (b'"requestState"' in request.body or b'"taskId"' in request.body)
+        ):
+            # What it goes on with may be kept by another process.
+            again = partial(self.post, frame, request, writer, sought=True)
+            if self.elsewhere.find_parked(bytes(frame.params), request, writer, again):
+                return
         if frame.id is UNSET:
             # There is nothing a client could tell us this way; the specification has us accept it.
             writer.answer(Answer(202, request.cors))

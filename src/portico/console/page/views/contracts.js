@@ -37,7 +37,7 @@ async function weigh(app) {
     return line;
   };
   return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for a model to know them all"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens for one, on average")),
-    makeTable(rows, { caption: "Heaviest first", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "", (_, row) => bar(row.tokens)]] })];
+    makeTable(rows, { caption: "Heaviest first", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];
 }
 
 const figure = (value, text) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text));

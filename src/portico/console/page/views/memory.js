@@ -8,7 +8,7 @@ const PAGE = 50;
 
 export function memoryView(place, app, rest) {
   const query = h("input", { type: "search", class: "wide", placeholder: "What do you want to remember?", "aria-label": "Search the memories" });
-  const filter = h("input", { type: "text", class: "wide mono", placeholder: "tag:database  thread:set-up  since:7d", "aria-label": "Filter", autocomplete: "off", spellcheck: "false" });
+  const filter = h("input", { type: "text", class: "wide mono", placeholder: "ns:decisions  tag:database  thread:set-up  since:7d  project:*", value: "project:*", "aria-label": "Filter", autocomplete: "off", spellcheck: "false" });
   const found = h("div", { class: "stack" });
   const aside = h("div", { class: "stack" });
   const ways = ["List", "Timeline", "Graph"];
@@ -33,7 +33,8 @@ export function memoryView(place, app, rest) {
     });
   }
 
-  const narrow = (text) => {
+  const narrow = (key, value) => {
+    const text = `${key}:${/\s/.test(value) ? JSON.stringify(value) : value}`;
     const parts = filter.value.split(/\s+/).filter(Boolean);
     if (!parts.includes(text)) parts.push(text);
     filter.value = parts.join(" ");
@@ -57,9 +58,9 @@ export function memoryView(place, app, rest) {
   const words = () => query.value.toLowerCase().split(/\W+/).filter((word) => word.length > 2);
   const row = (one) => h("article", { class: "memory" },
     h("div", { class: "row apart" }, h("div", { class: "row" },
-      button(plain(one.namespace, 40), () => narrow(`namespace:${one.namespace}`), { class: "badge accent" }),
-      (one.tags ?? []).slice(0, 20).map((tag) => button(`#${plain(tag, 40)}`, () => narrow(`tag:${tag}`), { class: "badge" })),
-      one.thread ? button(`thread ${plain(one.thread, 40)}`, () => narrow(`thread:${one.thread}`), { class: "badge" }) : undefined,
+      button(plain(one.namespace, 40), () => narrow("ns", one.namespace), { class: "badge accent" }),
+      (one.tags ?? []).slice(0, 20).map((tag) => button(`#${plain(tag, 40)}`, () => narrow("tag", tag), { class: "badge" })),
+      one.thread ? button(`thread ${plain(one.thread, 40)}`, () => narrow("thread", one.thread), { class: "badge" }) : undefined,
       one.status && one.status !== "active" ? h("span", { class: "badge warn" }, plain(one.status, 20)) : undefined),
     h("div", { class: "row quiet" }, why(one, words()), when(one.at))),
     h("p", { class: "text" }, marked(plain(one.content, 2000), words())),
@@ -92,7 +93,7 @@ function marked(text, words) {
 
 function summary(status, narrow) {
   const tags = Object.entries(status.tags ?? {}).sort(([, a], [, b]) => b - a).slice(0, 24);
-  return h("div", { class: "row" }, h("span", { class: "quiet" }, `${status.total} memories`), tags.map(([tag, many]) => button(`#${plain(tag, 30)} ${many}`, () => narrow(`tag:${tag}`), { class: "badge" })));
+  return h("div", { class: "row" }, h("span", { class: "quiet" }, `${status.total} memories`), tags.map(([tag, many]) => button(`#${plain(tag, 30)} ${many}`, () => narrow("tag", tag), { class: "badge" })));
 }
 
 async function openMemory(app, id, changed) {

@@ -1,6 +1,6 @@
 // Prompts: arguments, completed while they are typed, and the messages that come of them.
 
-import { button, empty, fill, fresh, h, later, plain, say } from "../dom.js";
+import { button, empty, fill, fresh, h, later, lead, plain, say } from "../dom.js";
 import { makeList } from "../list.js";
 import { showBlock } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
@@ -59,7 +59,7 @@ function makePrompt(app, prompt, given = {}) {
     say(`${missing[0].name} is required`, "bad");
     return undefined;
   };
-  return [h("h1", { tabindex: "-1" }, plain(prompt.title ?? prompt.name, 200)), prompt.description ? h("p", { class: "lead" }, plain(prompt.description, 4000)) : undefined,
+  return [h("h1", { tabindex: "-1" }, plain(prompt.title ?? prompt.name, 200)), prompt.description ? lead(prompt.description) : undefined,
     h("form", { class: "card", on: { submit } }, fields.length ? fields.map(([, field]) => field.element) : h("p", { class: "about" }, "It takes no arguments."),
       h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, "Get it"), app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request))), runs.element];
 }
@@ -71,7 +71,7 @@ const showMessages = (result) => h("div", { class: "stack" }, result.description
 export function completing(app, ref, name, context, about = {}, value = "") {
   const id = fresh("field");
   const values = h("datalist", { id: `${id}-values` });
-  const input = h("input", { type: "text", class: "wide", id, list: `${id}-values`, value: value ?? "", autocomplete: "off", spellcheck: "false" });
+  const input = h("input", { type: "text", class: "wide", id, list: `${id}-values`, value: value ?? "", autocomplete: "off", spellcheck: "false", "aria-required": about.required ? "true" : undefined, placeholder: about.required ? "required" : "" });
   const seek = later(async () => {
     try {
       const said = await app.call("complete", { target: app.target.id, ref, argument: name, value: input.value, context: context() });
@@ -85,5 +85,5 @@ export function completing(app, ref, name, context, about = {}, value = "") {
     input.addEventListener("input", seek);
     input.addEventListener("focus", seek, { once: true });
   }
-  return { input, element: h("div", { class: "field" }, h("label", { for: id }, plain(about.title ?? name, 120), about.required ? h("span", { class: "needed" }, " *") : undefined), input, values, about.description ? h("p", { class: "about" }, plain(about.description, 1000)) : undefined) };
+  return { input, element: h("div", { class: "field" }, h("label", { for: id }, plain(about.title ?? name, 120)), input, values, about.description ? h("p", { class: "about" }, plain(about.description, 1000)) : undefined) };
 }

@@ -1,6 +1,6 @@
 // Resources and templates: read one, fill a template's places in, hear of changes.
 
-import { button, empty, fill, h, plain, say } from "../dom.js";
+import { button, empty, fill, h, lead, plain, say } from "../dom.js";
 import { makeList } from "../list.js";
 import { showContents } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
@@ -81,7 +81,7 @@ export function resourcesView(place, app, rest) {
   };
 }
 
-const head = (one) => h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(one.title ?? one.name, 200)), one.description ? h("p", { class: "lead" }, plain(one.description, 4000)) : undefined);
+const head = (one) => h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(one.title ?? one.name, 200)), one.description ? lead(one.description) : undefined);
 
 /** RFC 6570, as far as templates of servers go: {a}, {+a}, {/a}, {?a,b}, {&a}, {#a}, {.a}. */
 function expand(template, values) {

@@ -1,6 +1,6 @@
 // Tools: a form from the schema, a run, what came of it.
 
-import { button, empty, fill, h, number, plain, say, show } from "../dom.js";
+import { button, empty, fill, h, lead, number, plain, say, show } from "../dom.js";
 import { makeForm } from "../form.js";
 import { makeList } from "../list.js";
 import { showResult } from "../results.js";
@@ -40,10 +40,10 @@ export function toolsView(place, app, rest) {
       const answer = await app.items("tools");
       tools = answer.items;
       weights = answer.weights ?? {};
-      app.target.counts = { ...app.target.counts, tools: tools.length };
       list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, value: tool })));
       if (!tools.length) return void fill(detail, empty("No tools", "This server offers none."));
       show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
+      if (wanted[0] && document.activeElement === document.body) detail.querySelector("h1")?.focus();
     } catch (why) {
       fill(detail, h("p", { role: "alert" }, plain(why.message, 1000)));
     }
@@ -64,7 +64,7 @@ export function toolsView(place, app, rest) {
 function instructions(app) {
   const { server, instructions: text, revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
-    h("p", { class: "lead" }, plain(text ?? "Choose a tool on the left. Type / to filter, Ctrl-K to go anywhere.", 8000)),
+    lead(text ?? "Choose a tool on the left. Type / to filter, Ctrl-K to go anywhere.", 2000),
     h("dl", { class: "facts" }, [["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]].filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value, 400))]))];
 }
 
@@ -92,7 +92,7 @@ function makeTool(app, tool, weight, given, runs) {
   }
 
   const run = button(["Run ", h("kbd", {}, "Ctrl ↵")], submit, { class: "primary" });
-  const box = h("div", { class: "card" }, form.element, h("div", { class: "row" }, run, anyway, app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request)));
+  const box = h("div", { class: "card" }, form.element, h("div", { class: "row actions" }, run, anyway, app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request)));
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey || (event.target.matches("input:not([type=checkbox])")))) {
       event.preventDefault();
@@ -106,7 +106,7 @@ function makeTool(app, tool, weight, given, runs) {
       h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(tool.title ?? tool.name, 200)),
         h("div", { class: "row" }, tool.title && tool.title !== tool.name ? h("code", { class: "breakable" }, plain(tool.name, 200)) : undefined, hints, weight ? h("span", { class: "badge", title: "What it costs a model to know it" }, `${number(weight)} tokens`) : undefined,
           button("Contract", () => contract(tool), { class: "plain small" }))),
-      tool.description ? h("p", { class: "lead" }, plain(tool.description, 8000)) : undefined, box, runs.element],
+      tool.description ? lead(tool.description) : undefined, box, runs.element],
   };
 }
 

@@ -75,12 +75,24 @@ function makeTrip(app, trip, open) {
   const body = h("div", {});
   const element = h("details", { class: `trip ${trip.failed ? "failed" : ""}`, open, data: { key: trip.key } },
     h("summary", {}, h("span", { class: "quiet mono" }, clock(first.at)), h("span", { class: "quiet peer" }, plain(first.peer, 24)),
-      h("span", { class: "name" }, h("strong", {}, plain(first.method ?? first.http?.method ?? first.kind, 60)), " ", plain(first.name ?? first.http?.path ?? "", 160)),
+      h("span", { class: "name" }, h("strong", {}, plain(first.method ?? first.http?.method ?? first.kind, 60)), " ", plain(first.name ?? first.http?.path ?? spoken(first), 160)),
       h("span", { class: "quiet ms" }, took === undefined ? "" : span(took * 1000)), h("span", { class: `badge ${status[1]}` }, status[0])), body);
   const build = () => { if (element.open && !body.firstChild) fill(body, trip.messages.map((one) => makeMessage(app, one))); };
   element.addEventListener("toggle", build);
   build();
   return element;
+}
+
+/** What a notification says, in a few words. */
+function spoken({ kind, text }) {
+  if (kind !== "notification") return "";
+  try {
+    const { data, message, uri } = JSON.parse(text).params ?? {};
+    const said = data ?? message ?? uri ?? "";
+    return typeof said === "string" ? said : JSON.stringify(said);
+  } catch {
+    return "";
+  }
 }
 
 const clock = (at) => new Date(at * 1000).toISOString().slice(11, 19);

@@ -15,8 +15,8 @@ export function workView(place, app) {
   const load = (focus) => within(body, async () => {
     buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === way)));
     const args = query.value.trim() ? { query: query.value.trim() } : {};
-    if (way === 1) return fill(body, tree((await use(app, "tasks", "task_tree")).tasks, (id) => openItem(app, id, load)));
-    const { tasks } = await use(app, "tasks", "list_tasks", { ...args, limit: 200 });
+    if (way === 1) return fill(body, tree((await use(app, "tasks", "task_tree", { project: "*" })).tasks, (id) => openItem(app, id, load)));
+    const { tasks } = await use(app, "tasks", "list_tasks", { ...args, project: "*", limit: 200 });
     fill(body, tasks.length || args.query ? board(app, tasks, load) : empty("No work items", "An assistant makes them, or you do."));
     if (typeof focus === "string") body.querySelector(`[data-id="${CSS.escape(focus)}"]`)?.focus();
     return undefined;
@@ -66,7 +66,7 @@ function card(app, one, at, move, load) {
 
 function tree(tasks, open) {
   const names = new Map(tasks.map((one) => [one.id, one.description]));
-  const top = h("ul", { class: "branches top" });
+  const top = h("ul", { class: "branches top", "aria-label": "Work items" });
   const levels = [top];
   for (const one of tasks.slice(0, 2000)) {
     const inner = h("ul", { class: "branches" });

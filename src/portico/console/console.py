@@ -1,0 +1,140 @@
+"""The Console: a Server for the page, and what it stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from portico import __version__
+from portico.console.questions import Questions
+from portico.console.reload import Reloader
+from portico.console.shown import shown
+from portico.console.tap import ExchangeTap
+from portico.console.target_tools import AuthFor, OpeningService, TargetService
+from portico.console.targets import ConsoleTarget, Targets, as_handler, kind_of
+from portico.console.watching import Changing, WatchService
+from portico.console.wire_tools import WireService
+from portico.console.wirelog import WireLog
+from portico.server.asking.context import Context
+from portico.server.calling.results import ToolResult
+from portico.server.server import Server
+from portico.transport.http.exchange import Exchange
+from portico.wire.revisions import REVISIONS, Revision
+
+ConsoleMode = Literal["serve", "console", "dev"]
+
+_INSTRUCTIONS = """\
+The console of a Portico server: what its page asks. list_targets says which servers can be looked at; list_items,
+call_tool, read_resource and get_prompt are for those. watch tells what happens, for as long as it is listened to.
+"""
+
+
+class Console:
+    """What can be looked at, and the Server that shows it: `Client(Console(server).server)`.
+
+    * **subject** – the Server that it belongs to, if it belongs to one.
+    * **mode** – what it was started as, for the page.
+    * **opens** – whether other servers may be opened: commands are run for that.
+    * **auth_for** – finds the token for a URL.
+    * **reloader** – loads the subject from its file, and knows how that went.
+    """
+
+    def __init__(
+        self,
+        subject: Any = None,
+        *,
+        mode: ConsoleMode = "serve",
+        opens: bool = False,
+        auth_for: AuthFor | None = None,
+        reloader: Reloader | None = None,
+    ) -> None:
+        self.subject = subject
+        # Those that were named on the command line, which are opened with it.
+        self.named: list[ConsoleTarget] = []
+        self.mode: ConsoleMode = mode
+        self.wire = WireLog()
+        self.questions = Questions()
+        self.targets = Targets(self.wire, self.questions)
+        self.parts: list[str] = ["wire"]
+        self.server = Server(
+            "portico-console", version=__version__, title="Portico console", instructions=_INSTRUCTIONS
+        )
+        self.server.add(TargetService(self.targets, self.questions))
+        self.server.add(WireService(self.wire))
+        self.watching = WatchService(self)
+        self.server.add(self.watching)
+        self.server.tool(annotations={"readOnlyHint": True})(self.about)
+        if opens:
+            self.server.add(OpeningService(self.targets, auth_for))
+            self.parts.append("open")
+        self._opens = opens
+        if reloader is not None:
+            self._show_file(reloader)
+        if subject is not None:
+            self.targets.add(
+                as_handler(subject), subject.name, "self", id="self", title=subject.info.title or subject.name
+            )
+
+    async def about(self, ctx: Context) -> ToolResult:
+        """What this console is, and which parts it has."""
+        info = self.server.info if self.subject is None else self.subject.info
+        principal = ctx.principal
+        return shown(
+            {
+                "name": info.title or info.name,
+                "version": info.version,
+                "portico": __version__,
+                "mode": self.mode,
+                "revisions": sorted(REVISIONS, reverse=True),
+                "parts": self.parts,
+                "can_open": self._opens,
+                "principal": None if principal is None else {"id": principal.id, "scopes": principal.scopes},
+            }
+        )
+
+    def serve_by(self, exchange: Exchange) -> None:
+        """It is reached through the same exchange as its subject, which can be looked at as well."""
+        self.watching.draining = lambda: exchange.draining
+        if self.subject is not None:
+            self.watching.wire.taps.append(ExchangeTap(exchange, self.wire))
+
+    def add_part(self, name: str, service: Any) -> None:
+        """More that can be looked at."""
+        self.parts.append(name)
+        self.server.add(service)
+
+    def _show_file(self, reloader: Reloader) -> None:
+        async def dev_state() -> ToolResult:
+            """How the file of the server is: whether it was loaded, and what is wrong with it."""
+            return shown(reloader.state)
+
+        self.server.tool(annotations={"readOnlyHint": True})(dev_state)
+        self.watching.topics["dev"] = Changing(reloader.listeners, lambda: reloader.state)
+        self.parts.append("dev")
+
+    def name_target(self, spec: str | Sequence[str], revision: Revision | None = None, **options: Any) -> None:
+        """A target that is opened with the console."""
+        text = spec if isinstance(spec, str) else shlex.join(spec)
+        kind = kind_of(text) if isinstance(spec, str) else "command"
+        found = self.targets.add(spec, text, kind, **options)
+        found.state.wanted = revision
+        self.named.append(found)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The time in which it can be used."""
+        async with self.server.lifespan():
+            if self.subject is not None:
+                await self.targets.get("self").open(None)
+            # A server that takes long to start does not keep the page waiting.
+            opening = [asyncio.ensure_future(one.open(one.state.wanted)) for one in self.named]
+            try:
+                yield
+            finally:
+                self.watching.end()
+                for one in opening:
+                    one.cancel()
+                await self.targets.close_all()

@@ -1,0 +1,255 @@
+"""Who may use the console: a browser that has shown a one-time token, or a login, and comes from our own page.
+
+Two things prove it with every request. The cookie is out of reach for scripts; but browsers send it to every port of a
+machine, where others may listen. The key is kept by the page, which other ports cannot read; but scripts can. Only
+both together are good.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.auth.principal import BearerTokens, Principal
+from portico.transport.http.exchange import is_near
+from portico.transport.http.headers import LOOPBACK
+from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request
+from portico.wire.errors import UsageError
+
+KEY_HEADER = b"portico-console"
+# A link that was not opened is no good after this.
+TOKEN_SECONDS = 24 * 3600.0
+SESSION_SECONDS = 24 * 3600.0
+LONGEST_TOKEN = 16 * 1024
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
+    "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; frame-src 'none'; require-trusted-types-for 'script'"
+)
+SAFE: Pairs = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_PRIVATE: Pairs = (*JSON, (b"cache-control", b"no-store"), *SAFE)
+# What a proxy says, which makes a request from afar look like one from here.
+_FORWARDED = (b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via")
+_COOKIE = re.compile(rb"(?:^|;)\s*([!-:>-~]+)=([!-:<-~]*)")
+
+Identify = Callable[[Request], Awaitable[Any]]
+"""The principal that a request shows; None if it shows none that is good."""
+
+
+class ConsoleAccess(Struct, frozen=True):
+    """Who is let in: `local`, browsers on this machine with a link that the command has printed; or `scope:NAME`,
+    people whose tokens have that scope."""
+
+    scope: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> ConsoleAccess | None:
+        """None: there is to be no console."""
+        if text == "off":
+            return None
+        if text == "local":
+            return cls()
+        name, mark, scope = text.partition(":")
+        if name != "scope" or not mark or not re.fullmatch(r"[!#-\[\]-~]+", scope):
+            raise UsageError(f"--console is off, local or scope:NAME, not {text!r}")
+        return cls(scope)
+
+
+class PageVisitor(Struct, frozen=True):
+    """A browser that has signed in. Without a principal it is the owner of this process, as on stdio."""
+
+    id: str
+    until: float
+    principal: Principal | None = None
+
+
+class ConsoleGate:
+    """Gives out links, exchanges what they carry for a session, and knows the requests of one."""
+
+    def __init__(
+        self, access: ConsoleAccess, secret: bytes, spend: Callable[[str, float], Awaitable[bool]], how: str = ""
+    ) -> None:
+        self.access = access
+        # How to get a new link, for people who have none.
+        self.how = how
+        # The server's own tokens are good as well: they lie in files of its owner's.
+        self.tokens: BearerTokens | None = None
+        self.identify: Identify | None = None
+        self._secret = secret
+        # Whether something is used for the first time, in all processes.
+        self._spend = spend
+        self._left: dict[str, float] = {}
+
+    # Links
+
+    def token(self) -> str:
+        """A one-time token."""
+        return self._signed("token", f"{secrets.token_urlsafe(12)}.{int(time.time() + TOKEN_SECONDS)}")
+
+    def link(self, url: str) -> str:
+        """Behind the #, so that it is in no log and in no Referer, and nothing happens when a program looks at the
+        link before its owner does."""
+        return f"{url}#token={self.token()}"
+
+    def _signed(self, what: str, text: str) -> str:
+        return f"{text}.{self._signature(what, text)}"
+
+    def _signature(self, what: str, text: str) -> str:
+        digest = hmac.digest(self._secret, f"portico console {what}\n{text}".encode(), "sha256")
+        return urlsafe_b64encode(digest[:24]).decode()
+
+    def _verified(self, what: str, signed: str) -> str | None:
+        text, _, signature = signed.rpartition(".")
+        good = signed.isascii() and hmac.compare_digest(signature.encode(), self._signature(what, text).encode())
+        return text if good else None
+
+    # Judging, before a body is read
+
+    def refuse_visit(self, request: Request) -> Answer | None:
+        """Why a browser does not even get the page: for other machines there is no console."""
+        if self.access.scope is None and not _is_local(request):
+            return Answer(404, TEXT, b"Not found\n")
+        return None
+
+    def refuse_post(self, request: Request) -> Answer | None:
+        """The same for what does something: only our own page may ask for it."""
+        return self.refuse_visit(request) or _refuse_foreign(request) or _refuse_kind(request)
+
+    def refuse_call(self, request: Request) -> Answer | None:
+        refused = self.refuse_post(request)
+        if refused is not None:
+            return refused
+        visitor = self.visitor(request)
+        if visitor is None:
+            return self._unknown()
+        request.principal, request.until = visitor.principal, visitor.until
+        return None
+
+    def _unknown(self, text: str = "Sign in first") -> Answer:
+        error = {"code": -32600, "message": text, "data": {"how": self.how}}
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+        return Answer(401, _PRIVATE, body)
+
+    def visitor(self, request: Request) -> PageVisitor | None:
+        """Whose browser a request comes from, if both the cookie and the key are good."""
+        name = _cookie_name(request)
+        found = dict(_COOKIE.findall(request.headers.get(b"cookie", b""))).get(name)
+        if found is None or b"cookie" in request.headers.repeated:
+            return None
+        text = self._verified("cookie", found.decode("latin-1"))
+        if text is None:
+            return None
+        visitor = msgspec.json.decode(urlsafe_b64decode(text), type=PageVisitor)
+        key = request.headers.get(KEY_HEADER, b"")
+        if not hmac.compare_digest(key, self._signature("key", visitor.id).encode()) or visitor.until <= time.time():
+            return None
+        return None if visitor.id in self._left else visitor
+
+    # Signing in and out
+
+    async def login(self, request: Request) -> Answer:
+        try:
+            token = msgspec.json.decode(request.body, type=_Login).token
+        except msgspec.DecodeError:
+            return _says(400, "a login is an object with a token")
+        visitor = await self._welcome(token, request) if 0 < len(token) <= LONGEST_TOKEN else None
+        if visitor is None:
+            return _says(401, "this token is not good here, or was used before")
+        text = urlsafe_b64encode(msgspec.json.encode(visitor)).decode()
+        cookie = self._signed("cookie", text)
+        about = f"Path=/console; Max-Age={int(visitor.until - time.time())}; HttpOnly; SameSite=Strict"
+        about += "; Secure" if request.secure else ""
+        headers = (*_PRIVATE, (b"set-cookie", b"%b=%b; %b" % (_cookie_name(request), cookie.encode(), about.encode())))
+        return Answer(200, headers, msgspec.json.encode({"key": self._signature("key", visitor.id)}))
+
+    async def _welcome(self, token: str, request: Request) -> PageVisitor | None:
+        until = time.time() + SESSION_SECONDS
+        if not token.isascii() or not token.isprintable() or " " in token:
+            return None
+        bearer = b"Bearer " + token.encode()
+        if self.access.scope is None:
+            known = self.tokens is not None and self.tokens.verify(bearer) is not None
+            return PageVisitor(secrets.token_urlsafe(12), until) if known or await self._is_link(token) else None
+        if self.identify is None:
+            return None
+        headers = type(request.headers)({**request.headers, b"authorization": bearer})
+        shown = msgspec.structs.replace(request, headers=headers, body=b"", principal=None)
+        principal = await self.identify(shown)
+        if not isinstance(principal, Principal) or principal.lacks({self.access.scope}):
+            return None
+        # What else a token says is left out: a cookie is small.
+        kept = msgspec.structs.replace(principal, claims={})
+        return PageVisitor(secrets.token_urlsafe(12), min(until, shown.until or until), kept)
+
+    async def _is_link(self, token: str) -> bool:
+        text = self._verified("token", token)
+        if text is None:
+            return False
+        expires = float(text.rpartition(".")[2])
+        return expires > time.time() and await self._spend(f"console {text}", expires)
+
+    async def logout(self, request: Request) -> Answer:
+        visitor = self.visitor(request)
+        if visitor is not None:
+            now = time.time()
+            self._left = {id: until for id, until in self._left.items() if until > now} | {visitor.id: visitor.until}
+        gone = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
+        return Answer(204, ((b"set-cookie", gone), (b"cache-control", b"no-store"), *SAFE))
+
+
+class _Login(Struct):
+    token: str
+
+
+def _says(status: int, text: str) -> Answer:
+    return Answer(status, _PRIVATE, msgspec.json.encode({"error": text}))
+
+
+def _is_local(request: Request) -> bool:
+    """From this machine, and by one of its own names: another name may have been made to lead here."""
+    if not is_near(request.peer) or any(name in request.headers for name in _FORWARDED):
+        return False
+    host = request.headers.get(b"host", b"").decode("latin-1").strip(" \t").lower()
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.removeprefix("[").removesuffix("]").removesuffix(".") in LOOPBACK
+
+
+def _refuse_foreign(request: Request) -> Answer | None:
+    """Other pages may be allowed to talk to this server; the console is for its own. Another port of the same machine
+    is the same site, so that the cookie alone would let it in."""
+    headers = request.headers
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    own = b"%b://%b" % (b"https" if request.secure else b"http", headers.get(b"host", b"").strip(b" \t"))
+    if site not in (None, b"same-origin") or (origin is not None and origin.lower() != own.lower()):
+        return _says(403, "the console is for its own page alone")
+    return None
+
+
+def _refuse_kind(request: Request) -> Answer | None:
+    """A form cannot say this, so that a page elsewhere has to ask first, and is told no."""
+    kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return None if kind == b"application/json" else _says(415, "the body must be application/json")
+
+
+def _cookie_name(request: Request) -> bytes:
+    """One for each port: browsers keep the cookies of all ports of a machine together."""
+    host = request.headers.get(b"host", b"").decode("latin-1").strip(" \t")
+    port = host.rpartition(":")[2] if not host.endswith("]") else ""
+    return f"portico_console_{port if port.isdecimal() else ('443' if request.secure else '80')}".encode()

@@ -1,0 +1,157 @@
+"""The console at a Server's own address: the page at `/`, its files below `/console/`, and what it asks.
+
+Nothing of it is made, or even imported, before a browser has opened the page and signed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from portico._lazy import load_module
+from portico.auth.principal import BearerTokens
+from portico.console.files import PageFiles
+from portico.console.gate import ConsoleAccess, ConsoleGate
+from portico.rpc.metrics import Metrics
+from portico.server.server import Server
+from portico.transport.http.endpoint import Endpoint
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.pages import PageRoute
+from portico.transport.http.response import TEXT, Answer, Request, ResponseWriter, Traffic
+from portico.transport.loops import HeldLifespan
+
+if TYPE_CHECKING:
+    from portico.console.console import Console
+
+log = logging.getLogger("portico")
+
+ROOT, PATH, ENDPOINT = "/", "/console/", "/console/mcp"
+
+
+class ConsoleSite:
+    """Where a console is reached. It comes and goes with the Server that it is attached to."""
+
+    def __init__(self, make: Callable[[], Console], gate: ConsoleGate) -> None:
+        self.gate = gate
+        # Where people begin.
+        self.home = ROOT
+        self._make = make
+        self._exchange: Exchange | None = None
+        self._endpoint: Endpoint | None = None
+        self._held: HeldLifespan | None = None
+        self._opening = asyncio.Lock()
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def pages(self, taken: Callable[[str], bool]) -> list[PageRoute]:
+        """Everything but the endpoint is a page like any other. `/` is ours unless the server has a page there."""
+        files, visit, post = PageFiles(), self.gate.refuse_visit, self.gate.refuse_post
+        pages = [
+            PageRoute("GET", PATH, files.file, prefix=True, judge=visit),
+            PageRoute("POST", "/console/login", self.gate.login, judge=post),
+            PageRoute("POST", "/console/logout", self.gate.logout, judge=post),
+            PageRoute("POST", ENDPOINT, judge=self.gate.refuse_call, streamed=self._answer),
+        ]
+        if taken(ROOT):
+            self.home = PATH
+        else:
+            pages.append(PageRoute("GET", ROOT, files.index, judge=visit))
+        return pages
+
+    def use(self, exchange: Exchange) -> None:
+        """HTTP is opened."""
+        self._exchange = exchange
+        self.gate.identify = exchange.identify
+        given = exchange.settings
+        if given.token or given.operator_token:
+            self.gate.tokens = BearerTokens(given.token, given.operator_token)
+        if given.path == ROOT:
+            self.home = PATH
+
+    # Answering the page
+
+    def _answer(self, request: Request, writer: ResponseWriter) -> None:
+        # A head that was let in before is not judged again by its connection; but who has left is out.
+        refused = self.gate.refuse_call(request)
+        if refused is not None:
+            writer.answer(refused)
+            return
+        # The page is of our own origin: no other one hears an answer.
+        request.cors = ()
+        if self._endpoint is not None:
+            self._endpoint.post(request, writer)
+            return
+        task = asyncio.get_running_loop().create_task(self._answer_first(request, writer))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _answer_first(self, request: Request, writer: ResponseWriter) -> None:
+        try:
+            async with self._opening:
+                if self._endpoint is None:
+                    self._endpoint = await self._opened()
+        except Exception:
+            log.exception("the console cannot be opened")
+            writer.answer(Answer(500, TEXT, b"Internal error\n"))
+            return
+        writer.on_close = None
+        self._endpoint.post(request, writer)
+
+    async def _opened(self) -> Endpoint:
+        exchange = self._exchange
+        assert exchange is not None
+        console = self._make()
+        self._held = HeldLifespan(console.lifespan)
+        await self._held.entered
+        console.serve_by(exchange)
+        settings = replace(exchange.settings, carried_key=None, assume=None, path=ENDPOINT)
+        # With numbers of its own: who looks is not what is looked at.
+        endpoint = Endpoint(console.server, settings, Metrics(), Traffic())
+        exchange.keep(endpoint)
+        return endpoint
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            held, self._held, self._endpoint = self._held, None, None
+            if held is not None:
+                await held.leave()
+
+
+def attach(
+    server: Server,
+    access: ConsoleAccess,
+    secret: bytes,
+    *,
+    how: str = "",
+    make: Callable[[], Any] | None = None,
+    held: bool = True,
+) -> ConsoleSite:
+    """Put a console on a Server, before it is run over HTTP.
+
+    * **access** – who is let in.
+    * **secret** – what links and sessions are signed with; the processes of one server have the same.
+    * **how** – how people get a new link.
+    * **make** – makes the Console, in place of one for this server.
+    * **held** – whether its life is the server's; otherwise the caller enters its lifespan.
+    """
+
+    def usual() -> Any:
+        return load_module("portico.console.console").Console(server)
+
+    async def spend(id: str, expires: float) -> bool:
+        return await server.runtime.spent.add(id, expires)
+
+    site = ConsoleSite(make or usual, ConsoleGate(access, secret, spend, how))
+    server.pages += site.pages(lambda path: any(one.path == path and one.method == "GET" for one in server.pages))
+    server.on_http.append(site.use)
+    if held:
+        server.hold(site.lifespan)
+    return site

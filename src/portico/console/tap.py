@@ -1,0 +1,119 @@
+"""Where messages are seen with their HTTP around them: at the connections of a target, and at our own door.
+
+A tap is there while a page watches. Otherwise nothing of it is on the way of a call.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from portico.console.wirelog import WireLog, http_part
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
+from portico.transport.http_client.connection import Response
+from portico.transport.http_client.pool import Location, Pool
+
+# Of what is no message, so much is shown.
+LONGEST_PAGE = 64 * 1024
+
+
+class TappedPool(Pool):
+    """The connections of a target, whose requests and responses are noted."""
+
+    def __init__(self, wire: WireLog, peer: str, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(context)
+        self._wire, self._peer = wire, peer
+
+    async def _exchange(self, location: Location, proxy: Location | None, request: bytes) -> Response:
+        head, _, body = request.partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = (*line.split(" "), "", "")[:3]
+        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
+        asked = self._wire.sent_by("target", self._peer, http_part(pairs, method, path), body)
+        response = await super()._exchange(location, proxy, request)
+        self._wire.answered(asked, response.status, http_part(response.headers.items()))
+        return response
+
+
+class ExchangeTap:
+    """Notes what clients say to an exchange, and what they hear, from `attach` to `remove`."""
+
+    def __init__(self, exchange: Exchange, wire: WireLog) -> None:
+        self._exchange, self._wire = exchange, wire
+        self._ids = count(1)
+        self._watching = 0
+
+    def attach(self) -> None:
+        self._watching += 1
+        if self._watching == 1:
+            # A connection looks its exchange's `handle` up each time, and finds this one before that of the class.
+            self._exchange.handle = self._handle  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        self._watching -= 1
+        if not self._watching:
+            del self._exchange.handle
+
+    def _handle(self, request: Request, writer: ResponseWriter) -> None:
+        handle = Exchange.handle.__get__(self._exchange)
+        if not self._exchange.has(request.path) and request.path != "/":
+            # Pages, probes, and the console itself.
+            handle(request, writer)
+            return
+        began, trip = time.time(), f"c{next(self._ids)}"
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()]
+        http = http_part(pairs, request.method, request.path + (f"?{request.query}" if request.query else ""))
+        self._wire.add("client", request.peer, "received", request.body, http=http, trip=trip)
+        handle(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
+
+
+class _Noting:
+    """What goes back to a client."""
+
+    def __init__(self, wire: WireLog, peer: str, trip: str, began: float) -> None:
+        self._add: Callable[..., Any] = wire.add
+        self._about = {"trip": trip, "began": began}
+        self._peer = peer
+        self._rest = b""
+
+    def answer(self, status: int, headers: Pairs, body: bytes) -> None:
+        shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        self._add("client", self._peer, "sent", body, http=http_part(shown), status=status, **self._about)
+
+    def event(self, data: bytes) -> None:
+        """Events are written whole, and mostly each by itself."""
+        lines = [line[5:].strip() for line in data.split(b"\n") if line.startswith(b"data:")]
+        text = b"\n".join(lines)
+        if text:
+            self._add("client", self._peer, "sent", text, **self._about)
+
+
+class TappedWriter:
+    """A writer that lets be seen what is written."""
+
+    def __init__(self, writer: ResponseWriter, noting: _Noting) -> None:
+        self.__dict__["_writer"] = writer
+        self.__dict__["_noting"] = noting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `on_close` is for the one below.
+        setattr(self._writer, name, value)
+
+    def answer(self, answer: Answer) -> None:
+        self._noting.answer(answer.status, answer.headers, answer.body)
+        self._writer.answer(answer)
+
+    def start(self, status: int, headers: Pairs) -> None:
+        self._noting.answer(status, headers, b"")
+        self._writer.start(status, headers)
+
+    def write(self, data: bytes) -> None:
+        self._noting.event(data)
+        self._writer.write(data)

@@ -1,0 +1,245 @@
+"""The tools of the console about targets: what is there, what it offers, and asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from portico.auth.principal import Principal
+from portico.client.client import Client
+from portico.console.known import known_services
+from portico.console.questions import Action, PageAnswer, Questions
+from portico.console.shown import say, shown
+from portico.console.targets import (
+    ConsoleTarget,
+    Listed,
+    Targets,
+    checked_revision,
+    kind_of,
+    list_all,
+    weights_of,
+)
+from portico.server.asking.context import Context
+from portico.server.calling.results import ToolResult
+from portico.server.registry.service import Service, tool
+from portico.wire.errors import Error, ToolError, UsageError
+from portico.wire.notices import ProgressParams
+
+READS = {"readOnlyHint": True}
+
+AuthFor = Callable[[str], str | None]
+"""The bearer token for a URL, where this user has one."""
+
+
+class AsPrincipal(Struct):
+    """Another principal, to see with its eyes."""
+
+    id: str
+    scopes: list[str] | None = None
+    groups: list[str] = []
+    client: str | None = None
+    issuer: str | None = None
+
+    def principal(self) -> Principal:
+        return Principal(
+            self.id,
+            None if self.scopes is None else frozenset(self.scopes),
+            frozenset(self.groups),
+            client_id=self.client,
+            issuer=self.issuer,
+        )
+
+
+class TargetService(Service):
+    """Targets, and what they offer."""
+
+    name = "targets"
+
+    def __init__(self, targets: Targets, questions: Questions) -> None:
+        super().__init__()
+        self._targets, self._questions = targets, questions
+        self._runs = count(1)
+
+    @tool(annotations=READS)
+    async def list_targets(self) -> ToolResult:
+        """The servers that can be looked at."""
+        return shown({"targets": self._targets.states()})
+
+    @tool
+    async def set_revision(self, target: str, revision: str | None = None) -> ToolResult:
+        """Connect again, with this revision of the protocol; without one, with the newest that both know."""
+        found = self._targets.get(target)
+        await found.open(checked_revision(revision))
+        return shown(found.state)
+
+    @tool(annotations=READS)
+    async def list_items(self, target: str, kind: Listed, as_principal: AsPrincipal | None = None) -> ToolResult:
+        """What a target offers, or what it would show to another principal."""
+        found = self._targets.get(target)
+        if as_principal is None:
+            items = await found.listed(kind)
+        else:
+            async with self._as(found, as_principal) as client:
+                items = await list_all(client, kind)
+        answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
+        if kind == "tools":
+            weights = weights_of(items)
+            answer |= {"weights": weights, "weight": sum(weights.values())}
+            if as_principal is None:
+                self._recognise(found, items)
+        return shown(answer)
+
+    def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:
+        services = known_services(str(tool.get("name")) for tool in tools)
+        if services != found.state.services:
+            found.state.services = services
+            self._targets.changed()
+
+    def _as(self, found: ConsoleTarget, other: AsPrincipal) -> Client:
+        if found.state.kind != "self":
+            raise ToolError("only this server itself can be looked at with the eyes of another principal")
+        return Client(found.place, revision=found.state.wanted, principal=other.principal(), undeclared=True)
+
+    # Asking
+
+    @tool
+    async def call_tool(
+        self,
+        target: str,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        as_principal: AsPrincipal | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
+        """Call a tool of a target. Its progress, its log and its questions are told on the way."""
+        params = {"name": name, "arguments": arguments or {}}
+        return await self._run(ctx, target, "tools/call", params, timeout, as_principal)
+
+    @tool
+    async def read_resource(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
+        """Read a resource of a target."""
+        return await self._run(ctx, target, "resources/read", {"uri": uri})
+
+    @tool
+    async def get_prompt(
+        self,
+        target: str,
+        name: str,
+        arguments: dict[str, str] | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
+        """Fill in a prompt of a target."""
+        return await self._run(ctx, target, "prompts/get", {"name": name, "arguments": arguments or {}})
+
+    @tool
+    async def complete(
+        self,
+        target: str,
+        ref: dict[str, str],
+        argument: str,
+        value: str,
+        context: dict[str, str] | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
+        """Values for an argument of a prompt or of a template."""
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": context}
+        return await self._run(ctx, target, "completion/complete", params)
+
+    async def _run(
+        self,
+        ctx: Context,
+        target: str,
+        method: str,
+        params: Mapping[str, Any],
+        seconds: float | None = None,
+        other: AsPrincipal | None = None,
+    ) -> ToolResult:
+        found = self._targets.get(target)
+        run = partial(
+            found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params), seconds
+        )
+        if other is None:
+            return shown(await run())
+        async with self._as(found, other) as client:
+            return shown(await run(client=client))
+
+    @tool
+    async def cancel_run(self, run: str) -> ToolResult:
+        """Give up waiting for something that is being asked; the target is told."""
+        found = next((one.runs[run] for one in self._targets if run in one.runs), None)
+        return shown({"cancelled": found is not None and found.cancel()})
+
+    @tool
+    async def subscribe(self, target: str, uri: str) -> ToolResult:
+        """Be told when a resource changes."""
+        return shown({"uris": await self._targets.get(target).watch(uri, True)})
+
+    @tool
+    async def unsubscribe(self, target: str, uri: str) -> ToolResult:
+        """Be told no longer when a resource changes."""
+        return shown({"uris": await self._targets.get(target).watch(uri, False)})
+
+    # Being asked
+
+    @tool(annotations=READS)
+    async def list_questions(self) -> ToolResult:
+        """What servers have asked, and no person has answered yet."""
+        return shown({"questions": self._questions.waiting()})
+
+    @tool
+    async def answer(self, question: str, action: Action, content: dict[str, Any] | None = None) -> ToolResult:
+        """Answer a question of a server."""
+        self._questions.answer(question, PageAnswer(action, content))
+        return shown({"answered": True})
+
+
+class OpeningService(Service):
+    """Opening other servers: for who has started the console for that."""
+
+    name = "opening"
+
+    def __init__(self, targets: Targets, auth_for: AuthFor | None = None) -> None:
+        super().__init__()
+        self._targets, self._auth_for = targets, auth_for
+
+    @tool
+    async def open_target(
+        self,
+        target: str,
+        revision: str | None = None,
+        headers: dict[str, str] | None = None,
+        token: str | None = None,
+    ) -> ToolResult:
+        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json."""
+        spec, kind = target.strip(), kind_of(target)
+        options: dict[str, Any] = {}
+        if kind == "url":
+            options = {"headers": headers, "auth": token or (self._auth_for(spec) if self._auth_for else None)}
+        elif headers or token:
+            raise ToolError("headers and a token are for servers at a URL; this one is not")
+        found = self._targets.add(spec, spec, kind, **options)
+        try:
+            await found.open(checked_revision(revision))
+        except (Error, UsageError) as wrong:
+            await self._targets.close(found.state.id)
+            raise ToolError(str(wrong)) from None
+        return shown(found.state)
+
+    @tool
+    async def close_target(self, target: str) -> ToolResult:
+        """Disconnect from a server, and forget it."""
+        if target == "self":
+            raise ToolError("this server itself cannot be closed here")
+        await self._targets.close(target)
+        return shown({"targets": self._targets.states()})
+
+
+def _progress(ctx: Context, said: ProgressParams) -> None:
+    ctx.report_progress(said.progress, said.total, said.message)

@@ -1,0 +1,127 @@
+"""Tools as Python would write them: functions with types, from the schemas of what goes in and comes out."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Sequence
+
+from portico.schema import Schema, definitions_of, properties_of, shapes
+from portico.services.code.table import ScriptTool
+
+LONGEST_STUBS = 32_000
+LONGEST_WORDS = 400
+LONGEST_COMMENT = 160
+
+_BASIC = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "object": "dict[str, Any]",
+    "any": "Any",
+}
+
+
+def written(tools: Sequence[ScriptTool]) -> str:
+    """The stubs of these tools, each with where it is imported from; at most so much."""
+    parts: list[str] = []
+    taken: set[str] = set(_BASIC.values())
+    left = LONGEST_STUBS
+    for tool in tools:
+        said = _stub(tool, taken)
+        left -= len(said)
+        if left < 0:
+            parts.append("# cut off: ask for fewer tools at once")
+            break
+        parts.append(said)
+    return "\n\n".join(parts)
+
+
+def _stub(tool: ScriptTool, taken: set[str]) -> str:
+    models: list[shapes.Model] = []
+    stem = shapes.unique(shapes.pascal(tool.python_name), taken)
+    arguments = shapes.ModelWriter(tool.inputSchema or {"type": "object"}, stem, taken, models).arguments()
+    result = "Any"
+    if tool.outputSchema is not None:
+        result = _type(shapes.ModelWriter(_value(tool.outputSchema), stem, taken, models).result())
+    types = "\n\n".join(_model(one) for one in models if one is not arguments)
+    head = f"# from tools import {tool.owner or tool.python_name}"
+    return "\n".join(one for one in (head, types, _function(tool, arguments, result)) if one)
+
+
+def _value(output: Schema) -> Schema:
+    """The schema of the value itself, out of the object that older revisions put around it."""
+    inner = properties_of(output).get("result")
+    wrapped = output.get("x-fastmcp-wrap-result") and isinstance(inner, dict)
+    return {**inner, **definitions_of(output)} if wrapped and isinstance(inner, dict) else output
+
+
+def _function(tool: ScriptTool, arguments: shapes.Model, result: str) -> str:
+    members = sorted(arguments.members, key=lambda member: not member.required)
+    plain = all(_is_name(one.name) for one in members)
+    given = ", ".join(_parameter(one) for one in members) if plain else "**arguments: Any"
+    lines = [f"async def {tool.path}({given}) -> {result}:", f'    """{_docstring(tool)}"""']
+    lines += [f"    # {name}: {said}" for name, said in _comments(members, plain)]
+    return "\n".join([*lines, "    ..."])
+
+
+def _docstring(tool: ScriptTool) -> str:
+    said = _short(tool.description or tool.name, LONGEST_WORDS)
+    return said if tool.reads else f"{said} [changes something]"
+
+
+def _parameter(member: shapes.Member) -> str:
+    said = f"{member.name}: {_type(member.type)}"
+    return said if member.required else f"{said} = ..."
+
+
+def _comments(members: Iterable[shapes.Member], plain: bool) -> Iterable[tuple[str, str]]:
+    for one in members:
+        words = "; ".join(part for part in (one.description, *one.notes) if part)
+        if not plain:
+            words = f"{_type(one.type)}{'' if one.required else ', may be left out'}{'; ' if words else ''}{words}"
+        if words:
+            yield one.name, _short(words, LONGEST_COMMENT)
+
+
+def _model(model: shapes.Model) -> str:
+    if not all(_is_name(one.name) for one in model.members):
+        members = ", ".join(f"{shapes.text(one.name)}: {shapes.text(_member(one))}" for one in model.members)
+        return f'{model.name} = TypedDict("{model.name}", {{{members}}})'
+    lines = [f"class {model.name}(TypedDict):", *(f"    {one.name}: {_member(one)}" for one in model.members)]
+    return "\n".join(lines if model.members else [*lines, "    pass"])
+
+
+def _member(member: shapes.Member) -> str:
+    return _type(member.type) if member.required else f"NotRequired[{_type(member.type)}]"
+
+
+def _type(kind: shapes.Type) -> str:
+    if isinstance(kind, shapes.Basic):
+        return _BASIC[kind.kind]
+    if isinstance(kind, shapes.Literals):
+        return f"Literal[{', '.join(shapes.literal(value) for value in kind.values)}]"
+    if isinstance(kind, shapes.Array):
+        return f"list[{_type(kind.item)}]"
+    if isinstance(kind, shapes.Tuple):
+        return f"list[{_either(kind.items)}]"
+    if isinstance(kind, shapes.Mapping):
+        return f"dict[str, {_type(kind.value)}]"
+    return kind.name if isinstance(kind, shapes.Reference) else _either(kind.options)
+
+
+def _either(kinds: Iterable[shapes.Type]) -> str:
+    found = list(dict.fromkeys(_type(one) for one in kinds))
+    return "Any" if "Any" in found else " | ".join(found)
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _short(text: str, most: int) -> str:
+    """On one line, and nothing in it that would end a text or a comment."""
+    said = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * most]).split())
+    said = said.replace("\\", "/").replace('"""', "'''")
+    return said if len(said) <= most else f"{said[: most - 1]}…"

@@ -1,0 +1,172 @@
+"""One browser for all of these tests, and one server of each sort; what a page must never do is looked at after each."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import chromium
+import debian
+
+PORTICO = [sys.executable, "-m", "portico"]
+HERE = Path(__file__).parent
+PATIENCE_SECONDS = 60.0
+PATIENCE = 15_000  # of the browser, in milliseconds
+_LINK = re.compile(r"http://\S+/#token=\S+")
+
+
+class ServedConsole:
+    """A process with a console. Its link is good once; whoever comes later has the cookie and the key."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        environment = {**os.environ, "PORTICO_DATA": str(folder / "data"), "LOG_LEVEL": "error"}
+        self.said: list[str] = []
+        self.state: Any = None
+        self._found = threading.Event()
+        self.link = ""
+        self.process = subprocess.Popen(
+            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._found.wait(PATIENCE_SECONDS) or not self.link:
+            self.stop()
+            pytest.fail("no console: " + "".join(self.said), pytrace=False)
+        self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.link))
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            found = _LINK.search(line)
+            if found and not self.link:
+                self.link = found[0]
+                self._found.set()
+        self._found.set()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE_SECONDS)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+class Visit:
+    """A page, and all that went wrong on it."""
+
+    def __init__(self, browser: Any, console: ServedConsole, **options: Any) -> None:
+        self.console = console
+        self.wrong: list[str] = []
+        self.context = browser.new_context(
+            storage_state=console.state, viewport=options.pop("viewport", {"width": 1280, "height": 800}), **options
+        )
+        self.context.set_default_timeout(PATIENCE)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.origin)
+        self.page = self.context.new_page()
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
+        self.page.on("dialog", lambda dialog: (self.wrong.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", self._look)
+        self.context.on("page", lambda page: self.wrong.append(f"another page: {page.url}"))
+
+    def _look(self, request: Any) -> None:
+        if not request.url.startswith((self.console.origin, "data:", "blob:")):
+            self.wrong.append(f"a request to {request.url}")
+
+    def enter(self) -> None:
+        """In by the link, once for each server."""
+        if self.console.state is None:
+            self.page.goto(self.console.link)
+            self.page.locator("nav").wait_for(state="attached")
+            assert "token" not in self.page.url
+            self.console.state = self.context.storage_state()
+        else:
+            self.page.goto(self.console.origin)
+            self.page.locator("nav").wait_for(state="attached")
+
+    def go(self, *parts: str, target: str | None = None) -> None:
+        """By the address, as a bookmark does."""
+        if target is None:
+            # Whichever is open: the address of the first view says it.
+            target = (self.page.locator("nav a").first.get_attribute("href") or "#/self/").split("/")[1]
+        address = "#/" + "/".join(quote(part, safe="") for part in (target, *parts))
+        self.page.evaluate("address => { location.hash = address }", address)
+
+    def close(self) -> None:
+        self.context.close()
+        assert not self.wrong, self.wrong
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    try:
+        with chromium.running() as one:
+            yield one
+    except debian.NotInstalled as why:
+        debian.without(why)
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
+    """Starts a console for a command line; the same one for the same."""
+    running: dict[tuple[str, ...], ServedConsole] = {}
+
+    def start(*command: str) -> ServedConsole:
+        if command not in running:
+            running[command] = ServedConsole(list(command), tmp_path_factory.mktemp("console"))
+        return running[command]
+
+    yield start
+    for one in running.values():
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def varied(browser: Any, serve: Callable[..., ServedConsole]) -> ServedConsole:
+    # The browser comes first: without one nothing need be started.
+    return serve("serve", str(HERE / "varied.py"), "--transport", "http", "--port", "0")
+
+
+@pytest.fixture(scope="session")
+def services(browser: Any, serve: Callable[..., ServedConsole]) -> ServedConsole:
+    return serve("serve", "--services", "memory,tasks,contracts", "--transport", "http", "--port", "0")
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    """A page of a console; the same one for the same wishes, because to open one takes longer than what is done on it."""
+    known: dict[str, Visit] = {}
+
+    def start(console: ServedConsole, **options: Any) -> Visit:
+        wish = f"{console.origin} {sorted(options.items())}"
+        if wish not in known:
+            known[wish] = Visit(browser, console, **options)
+            known[wish].enter()
+        return known[wish]
+
+    yield start
+    for one in known.values():
+        one.close()
+
+
+@pytest.fixture
+def tried(visit: Callable[..., Visit], varied: ServedConsole) -> Iterator[Visit]:
+    """The page of the varied server, on which nothing has gone wrong."""
+    seen = visit(varied)
+    yield seen
+    assert not seen.wrong, seen.wrong

@@ -1,0 +1,71 @@
+"""What is kept: memories, work items, contracts; looked at and changed in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+
+@pytest.fixture
+def kept(visit: Callable[..., Any], services: Any) -> Iterator[Any]:
+    seen = visit(services)
+    yield seen
+    assert not seen.wrong, seen.wrong
+
+
+def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Memories").click()
+    for text, tags in (("The audit tables live in PostgreSQL", "db, audit"), ("Deploys happen on Fridays", "deploy")):
+        page.get_by_role("button", name="New memory").click()
+        page.get_by_label("What is to be remembered").fill(text)
+        page.get_by_label("Tags, with commas between them").fill(tags)
+        page.get_by_role("button", name="Remember it").click()
+        expect(page.locator(".memory", has_text=text)).to_be_visible()
+    page.get_by_label("Search the memories").fill("audit tables")
+    expect(page.locator(".memory")).to_have_count(1)
+    expect(page.locator(".memory")).to_contain_text("strong: audit, tables")
+    page.get_by_label("Search the memories").fill("")
+    page.get_by_role("button", name="Graph").click()
+    page.get_by_role("button", name="The audit tables live in PostgreSQL").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Content").fill("The audit tables live in SQLite")
+    dialog.get_by_role("button", name="Keep the changes").click()
+    page.get_by_role("button", name="Timeline").click()
+    page.locator(".memory", has_text="SQLite").get_by_role("button", name="Open").click()
+    dialog.get_by_role("button", name="History").click()
+    expect(dialog).to_contain_text("before: The audit tables live in PostgreSQL")
+    dialog.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog", name="Delete this memory").get_by_role("button", name="Delete").click()
+    expect(page.locator(".memory", has_text="SQLite")).to_have_count(0)
+
+
+def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Work items").click()
+    for text in ("Write the page", "Draw the board"):
+        page.get_by_role("button", name="New item").click()
+        page.get_by_label("What is to be done").fill(text)
+        page.get_by_role("button", name="Add it").click()
+        expect(page.get_by_role("button", name=text)).to_be_visible()
+    page.get_by_role("button", name="Write the page").drag_to(page.get_by_role("region", name="In work"))
+    expect(page.get_by_role("region", name="In work")).to_contain_text("Write the page")
+    page.get_by_role("button", name="Draw the board").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("region", name="In work")).to_contain_text("Draw the board")
+    expect(page.get_by_role("button", name="Draw the board")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("region", name="Done")).to_contain_text("Draw the board")
+    page.get_by_role("button", name="Tree").click()
+    expect(page.get_by_role("list", name="Work items")).to_contain_text("Write the page")
+
+
+def test_contracts_are_weighed_looked_through_and_compared(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Contracts").click()
+    expect(page.get_by_text("tokens for a model to know them all")).to_be_visible()
+    page.get_by_role("button", name="Look at all tools").click()
+    expect(page.get_by_text("nothing to say against them")).to_be_visible()

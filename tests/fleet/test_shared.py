@@ -1,0 +1,160 @@
+"""What several workers have in common, of a server that has no store: what is done in one counts in all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleets import SERVER, Line, Standing
+from portico import Client
+
+MORE = '''
+
+@server.tool(task="optional")
+async def work(path: str) -> int:
+    while os.path.exists(path):
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@server.tool
+def limited() -> int:
+    return os.getpid()
+
+
+def extra() -> int:
+    """One that is not there from the beginning."""
+    return os.getpid()
+
+
+@server.tool
+def grow() -> int:
+    server.add(extra, everywhere=True)
+    return os.getpid()
+
+
+@server.tool
+def shrink() -> int:
+    server.remove("extra", everywhere=True)
+    return os.getpid()
+'''
+LIMITS = '[[limit]]\nname = "few"\nrate = "10/hour"\ntool = "*.limited"\n'
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "many.py").write_text(SERVER + MORE)
+    (folder / "access.toml").write_text(LIMITS)
+    words = ["serve", "many.py", "--config", "access.toml", "--transport", "http", "--port", "0", "--workers", "2"]
+    environment = {**os.environ, "PORTICO_DATA": str(folder)}
+    command = [sys.executable, "-m", "portico", *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
+    ) as process:
+        try:
+            yield Standing(process)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+async def both(standing: Standing) -> Any:
+    """A connection to each of the two."""
+    lines = [await Line.to(standing.port) for _ in range(20)]
+    by_pid = {(await one.call("pid")).value: one for one in lines}
+    assert set(by_pid) == standing.workers()
+    yield list(by_pid.values())
+    for one in lines:
+        await one.close()
+
+
+async def test_an_answer_counts_once_in_all_workers(both: Any) -> None:
+    first, second = both
+    asked = (await first.call("name")).json["result"]
+    [key] = asked["inputRequests"]
+    answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
+    params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
+    assert (await second.modern("tools/call", params)).value.startswith("Ada ")
+    for one in both:
+        said = (await one.modern("tools/call", params)).json
+        assert "used before" in said["error"]["message"], said
+
+
+async def test_a_limit_is_that_of_all_workers(both: Any) -> None:
+    said = [(await one.call("limited")).json for _ in range(8) for one in both]
+    done = [one for one in said if "result" in one and not one["result"].get("isError")]
+    assert len(said) == 16
+    assert len(done) == 10
+
+
+async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(standing.url)) for _ in range(6)]
+        task = await clients[0].start_task("work", {"path": str(flag)})
+        waiting = [client.task(task.id, "work") for client in clients[1:]]
+        for one in waiting:
+            await one.refresh()
+            assert one.status == "working"
+        flag.unlink()
+        assert {(await one.result()).data for one in waiting} <= standing.workers()
+
+
+async def test_tools_come_and_go_in_all_workers(both: Any, standing: Standing, heard: Any) -> None:
+    first, second = both
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(standing.url, revision="2025-11-25", message_handler=heard))
+            for _ in range(6)
+        ]
+
+        async def listed() -> list[bool]:
+            return ["extra" in {tool.name for tool in await one.list_tools(fresh=True)} for one in clients]
+
+        assert not (await first.call("grow")).json["result"].get("isError")
+        await heard.until("notifications/tools/list_changed", len(clients))
+        assert all(await listed())
+        assert {(await one.call("extra")).value for one in both} == standing.workers()
+        await second.call("shrink")
+        await heard.until("notifications/tools/list_changed", 2 * len(clients))
+        assert not any(await listed())
+
+
+async def test_a_worker_that_is_started_later_has_what_was_added_before(serve: Any, server_file: Path) -> None:
+    await asyncio.to_thread(server_file.write_text, SERVER + MORE)
+    fleet = await serve("--workers", "2", env={"PORTICO_DATA": str(server_file.parent)})
+    one = await Line.to(fleet.port)
+    by = (await one.call("grow")).value
+    await one.close()
+    [other] = fleet.workers() - {by}
+    os.kill(other, signal.SIGKILL)
+    await fleet.until(lambda: other not in fleet.workers() and len(fleet.workers()) == 2)
+    seen = set()
+    while seen != fleet.workers():
+        one = await Line.to(fleet.port)
+        seen.add((await one.call("extra")).value)
+        await one.close()
+
+
+async def test_who_listens_at_one_worker_hears_of_the_other(both: Any) -> None:
+    first, second = both
+    params = {"notifications": {"resourceSubscriptions": ["note://one"]}}
+    await first.send("POST", **first.stand_alone("subscriptions/listen", params))
+    assert (await first.head())[0] == 200
+    await first.chunk()
+    await second.call("touch")
+    seen = ""
+    while "notifications/resources/updated" not in seen:
+        seen += (await first.chunk()).decode()
