@@ -78,9 +78,7 @@ def question(
     return page(200, title, f"<dl>{shown}</dl>{warning}{form}", more)
 
 
-def choice(
-    title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: Pairs
-) -> Answer:
+def choice(title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: Pairs) -> Answer:
     """One of several, each a value and how it is shown, with a button of its own."""
     buttons = "".join(
         f'<p>{escape(text)} <button name="answer" value="{escape(value, quote=True)}">{escape(yes)}</button></p>'
