@@ -97,6 +97,8 @@ class Rounds:
         if sealed is not UNSET:
             self.state = state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
+        # Whether something of an earlier run of the body is known.
+        self.replays = bool(self._answers or self._steps)
         if responses is not NOTHING:
             # Only what was asked is answered, and only once: steps may have been done for the answers so far.
             given, asked = _read(responses), None if sealed is UNSET else state.asked
@@ -107,11 +109,6 @@ class Rounds:
     def _binding(self) -> bytes:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}
         return binding(self._call.method, self._target, arguments, self._call.principal)
-
-    @property
-    def replays(self) -> bool:
-        """Whether something of an earlier run of the body is known."""
-        return bool(self._answers or self._steps)
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         """The client's answer, typed."""
@@ -177,10 +174,7 @@ class SettledRounds:
         self._rounds = rounds
         self._settle = settle
         self.keys: ReplayKeys = rounds.keys
-
-    @property
-    def replays(self) -> bool:
-        return bool(self._rounds.replays)
+        self.replays: bool = rounds.replays
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         await self._settle()

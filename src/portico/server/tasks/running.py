@@ -274,10 +274,7 @@ class JobRounds:
     def __init__(self, running: RunningJob) -> None:
         self._running = running
         self.keys = ReplayKeys()
-
-    @property
-    def replays(self) -> bool:
-        return bool(self._running.steps or self._running.job.answers)
+        self.replays = bool(running.steps or running.job.answers)
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         params = require(self.call, method, params)
