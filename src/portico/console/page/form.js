@@ -2,7 +2,7 @@
 //   field = {element, read() → value or undefined, mark(path, text), clear(), focus()}
 // A part that is optional is made when it is asked for, so a schema that contains itself ends.
 
-import { button, fill, fresh, h, plain } from "./dom.js";
+import { button, fill, fresh, h, plain, segments } from "./dom.js";
 import { begin, check, kind, labelOf, pathText, put, resolve, same, typesOf, variants } from "./schema.js";
 
 const MOST_OPTIONS = 300;
@@ -15,7 +15,6 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
   const place = h("div", { class: "fields" });
   const trouble = h("div", { class: "problem", role: "alert" });
   const raw = h("textarea", { class: "mono wide", rows: 12, spellcheck: "false", "aria-label": `${label} as JSON`, hidden: true });
-  const modes = h("div", { class: "segments", role: "group", "aria-label": "How to write them" });
   let top;
   let asJson = false;
 
@@ -23,9 +22,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
     top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
     fill(place, top.element);
   };
-  const buttons = ["Form", "JSON"].map((name, index) =>
-    button(name, () => choose(index === 1), { "aria-pressed": String(index === 0) }));
-  fill(modes, buttons);
+  const modes = segments(["Form", "JSON"], (index) => choose(index === 1), "How to write them");
 
   function choose(json) {
     if (json === asJson) return;
@@ -39,7 +36,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
     asJson = json;
     raw.hidden = !json;
     place.hidden = json;
-    buttons.forEach((one, index) => one.setAttribute("aria-pressed", String((index === 1) === json)));
+    modes.press(Number(json));
     if (json) raw.focus();
   }
 
@@ -56,7 +53,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
 
   build(start);
   return {
-    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h2", {}, label), modes), trouble, place, raw),
+    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h2", {}, label), modes.element), trouble, place, raw),
     read: () => (asJson ? parse() : top.read() ?? {}),
     set(given) {
       build(given);

@@ -75,8 +75,7 @@ function implied(schema) {
 export function variants(schema) {
   const given = schema.oneOf ?? schema.anyOf;
   if (Array.isArray(given) && given.length) {
-    const { oneOf, anyOf, ...beside } = schema;
-    const rest = Object.fromEntries(Object.entries(beside).filter(([key]) => ["properties", "required", "type", "additionalProperties"].includes(key)));
+    const rest = Object.fromEntries(["properties", "required", "type", "additionalProperties"].filter((key) => key in schema).map((key) => [key, schema[key]]));
     return given.map((one) => (rest.properties ? { allOf: [one, rest] } : one));
   }
   const types = typesOf(schema);

@@ -1,6 +1,6 @@
 // The audit: one record a call, and whether it is whole.
 
-import { button, empty, fill, h, later, number, plain, show, span } from "../dom.js";
+import { button, empty, fill, h, later, number, plain, sheet, show, span } from "../dom.js";
 import { makeTable } from "../results.js";
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
@@ -33,7 +33,7 @@ export function auditView(place, app) {
   const soon = later(load, 250);
   find.addEventListener("input", soon);
   outcome.addEventListener("change", () => load());
-  fill(place, h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, "Audit"), h("div", { class: "row" }, find, outcome, button("Is it whole?", verify))), verdict, body));
+  fill(place, sheet("Audit", [find, outcome, button("Is it whole?", verify)], verdict, body));
   load();
   return { refresh: load, go() {} };
 }
