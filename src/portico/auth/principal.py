@@ -39,8 +39,8 @@ class Principal(Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """What it is called where people read it, and are to know who is meant: its id, or `ISSUER#ID` where that may be
-        another's too."""
+        """What it is called where people read it, and are to know who is meant: its id, or `ISSUER#ID` where the id
+        alone may be another's."""
         return f"{self.issuer}#{self.id}" if self.ambiguous else self.id
 
     def __hash__(self) -> int:
