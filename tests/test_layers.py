@@ -32,6 +32,7 @@ FLOORS = {
     "client": 4.4,
     "extend": 4.5,
     "services": 5,
+    "porting": 5,
     "console": 5,
     "contracts": 6,
     "cli": 6,

@@ -71,6 +71,8 @@ SHARED = {
     # Public names, each of its own package.
     "File": {"auth", "server"},
     "Memory": {"auth", "services"},
+    # FastMCP's word for a prefix, and where memories are.
+    "Namespace": {"server", "services"},
 }
 
 

@@ -745,6 +745,16 @@ FORMS: dict[str, CommandForm] = {
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
         "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
     ),
+    "port": CommandForm(
+        "portico port PATH … [--write]",
+        "Rewrite a project that uses FastMCP or the official SDK for Portico. Shows what would change; --write changes "
+        "it. No code of the project is run.",
+        (word("paths", "file", nargs="+", metavar="PATH", help="files, or folders with the files in them"),),
+        {"": (flag("--write", action="store_true", help="change the files"),)},
+        "What it cannot do is listed on standard error: the file, the line, and what to do.\n\n"
+        "exit status: 0 all is done, 1 something is left to do by hand, 2 a mistake on the line.\n\n"
+        "It needs libcst: install portico[port].",
+    ),
     "tokens": CommandForm(
         "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]\n"
         "       portico tokens revoke ID [--upstream ALIAS] [options]",

@@ -44,6 +44,7 @@ COMMANDS = {
     "memory": CommandEntry("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
     "tasks": CommandEntry("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
     "install": CommandEntry("portico.cli.install", "put a server into the configuration of a client"),
+    "port": CommandEntry("portico.cli.port", "rewrite a project that uses FastMCP or the official SDK"),
     "tokens": CommandEntry("portico.cli.tokens", "tokens for programs that cannot log in: add, list, remove"),
     "profiles": CommandEntry("portico.cli.profiles", "files that make `serve` look like another server: list, show"),
     "completion": CommandEntry("portico.cli.completion", "print the script that completes these commands in a shell"),

@@ -76,6 +76,10 @@ _OUTCOMES: dict[str, type[Elicitation[Any]]] = {
 }
 
 
+ElicitationResult = Elicitation
+"""The official SDK's word: `ElicitationResult[Confirm]` is any of the three."""
+
+
 class Sample(Struct):
     """What the client's model said."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Raw
 from portico.wire import notices
 from portico.wire.inputs import ListRootsResult
 from portico.wire.prompts import ListPromptsResult
-from portico.wire.resources import ListResourcesResult
+from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class ServerSession:
     def client_capabilities(self) -> Any:
         return self._ctx.capabilities
 
+    def check_client_capability(self, capability: Any) -> bool:
+        """Whether the client has declared everything that is said here, as one of ours or of theirs."""
+        wanted = capability if isinstance(capability, Mapping) else _declared(capability)
+        return _has_all(msgspec.to_builtins(self._ctx.capabilities), wanted)
+
     async def send_tool_list_changed(self) -> None:
         self._ctx.notify_tools_changed()
 
@@ -105,6 +110,20 @@ class ServerSession:
 
     async def list_roots(self) -> ListRootsResult:
         return ListRootsResult(roots=await self._ctx.roots())
+
+
+def _declared(capability: Any) -> Any:
+    if hasattr(capability, "model_dump"):
+        return capability.model_dump(by_alias=True, exclude_none=True)
+    return msgspec.to_builtins(capability)
+
+
+def _has_all(has: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, Mapping):
+        return True
+    return isinstance(has, Mapping) and all(
+        has.get(name) is not None and _has_all(has[name], value) for name, value in wanted.items() if value is not None
+    )
 
 
 class FamiliarContext:
@@ -188,6 +207,9 @@ class FamiliarContext:
 
     async def list_resources(self: Any) -> Any:
         return await self._all("resources/list", ListResourcesResult, "resources")
+
+    async def list_resource_templates(self: Any) -> Any:
+        return await self._all("resources/templates/list", ListResourceTemplatesResult, "resource_templates")
 
     async def list_prompts(self: Any) -> Any:
         return await self._all("prompts/list", ListPromptsResult, "prompts")
