@@ -167,6 +167,47 @@ def _greeting(who: str) -> str:
     return f"hi {who}"
 
 
+async def test_a_conversation_is_shown_what_it_has_asked_for() -> None:
+    server = Server("s")
+    server.tool(name="money", tags={"finance"})(lambda: "money")
+
+    @server.tool
+    async def show(ctx: Context) -> str:
+        await ctx.enable_components(tags={"finance"})
+        return "shown"
+
+    @server.tool
+    async def hide(ctx: Context) -> str:
+        await ctx.disable_components(names={"show"})
+        return "hidden"
+
+    @server.tool
+    async def reset(ctx: Context) -> str:
+        await ctx.reset_visibility()
+        return "as before"
+
+    server.disable(tags={"finance"})
+
+    async def names(client: Client) -> set[str]:
+        return {tool.name for tool in await client.list_tools(fresh=True)}
+
+    async with Client(server, revision="2025-11-25") as one, Client(server, revision="2025-11-25") as other:
+        with pytest.raises(InvalidParams):
+            await one.call_tool("money", {})
+        await one.call_tool("show", {})
+        assert await names(one) == {"show", "hide", "reset", "money"}
+        assert (await one.call_tool("money", {})).data == "money"
+        assert await names(other) == {"show", "hide", "reset"}
+        with pytest.raises(InvalidParams):
+            await other.call_tool("money", {})
+        await one.call_tool("hide", {})
+        assert await names(one) == {"hide", "reset", "money"}
+        with pytest.raises(InvalidParams):
+            await one.call_tool("show", {})
+        await one.call_tool("reset", {})
+        assert await names(one) == {"show", "hide", "reset"}
+
+
 # Versions, and where components come from
 
 

@@ -244,12 +244,12 @@ class FamiliarServer:
         everything = (version for one in listed for version in registry.versions(one))
         for one in [one for one in everything if _is_meant(one, names, tags)]:
             registry.remove(one)
-            self._disabled.append(one)
+            self.disabled.append(one)
 
     def enable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
         """Bring back what `disable` has taken away."""
-        back = [one for one in self._disabled if _is_meant(one, names, tags)]
-        self._disabled = [one for one in self._disabled if one not in back]
+        back = [one for one in self.disabled if _is_meant(one, names, tags)]
+        self.disabled = [one for one in self.disabled if one not in back]
         self.registry.add_all(back)
 
     # Looking at what there is

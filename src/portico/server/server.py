@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -60,6 +60,15 @@ if TYPE_CHECKING:
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
+
+
+class FaceChoice(NamedTuple):
+    """Which face is shown where a server is served, and which tools it always lists."""
+
+    name: str | None = None
+    always: Sequence[str] = ()
+    # Without their output schemas.
+    brief: bool = False
 
 
 class FaceHandler(Handler, Protocol):
@@ -187,10 +196,13 @@ class Server(FamiliarServer, Registrar):
         self._structured = structured_output
         self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
-        self._disabled: list[Component] = []
+        self.disabled: list[Component] = []
+        # What single conversations are shown besides or not shown, as soon as one is.
+        self.visibility: Any = None
         self._endpoints: dict[str, Handler] = {}
         # What clients meet in place of this server, if it has a face.
         self.front: Handler = self
+        self.faces = FaceChoice()
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
+from portico._lazy import load_module
 from portico.wire import notices
 from portico.wire.inputs import ListRootsResult
 from portico.wire.prompts import ListPromptsResult
@@ -199,6 +200,32 @@ class FamiliarContext:
 
     async def close_sse_stream(self: Any) -> None:
         self.close_stream()
+
+    # Showing and hiding, for this conversation
+
+    async def enable_components(
+        self: Any, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False, **_: Any
+    ) -> None:
+        """Show this conversation what has one of these names or tags, although `server.disable` has taken it away."""
+        self._set_visibility(True, names, tags, match_all)
+
+    async def disable_components(
+        self: Any, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False, **_: Any
+    ) -> None:
+        """Hide what has one of these names or tags from this conversation."""
+        self._set_visibility(False, names, tags, match_all)
+
+    async def reset_visibility(self: Any) -> None:
+        """Show this conversation what all others are shown."""
+        self._set_visibility(None, (), (), False)
+
+    def _set_visibility(
+        self: Any, enabled: bool | None, names: Collection[str], tags: Collection[str], match_all: bool
+    ) -> None:
+        visibility = load_module("portico.server.shaping.visibility")
+        visibility.set_visibility(self._call, self.server, enabled, names or (), tags or (), match_all)
+        for kind in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
+            self._changed(kind)
 
     # Looking around in the same server
 
