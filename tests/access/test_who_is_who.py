@@ -39,7 +39,7 @@ def desk(tables: dict[str, Any]) -> Server:
 def test_an_id_alone_lets_nobody_in_where_two_may_give_it(tmp_path: Path) -> None:
     (tmp_path / "tokens.toml").write_text("")
     rule = [{"who": "alice", "tool": "desk.look"}]
-    with pytest.raises(UsageError, match=f"rule 1: who is 'alice', and there are 2 .*'{A}#alice'"):
+    with pytest.raises(UsageError, match=f"rule 1: who is 'alice', and 2 issuers may give that id: .*'{A}#alice'"):
         desk({"auth": {"issuers": [A, B]}, "rule": rule})
     with pytest.raises(UsageError, match="'tokens#alice'"):
         desk({"auth": {"issuers": [A], "tokens": str(tmp_path / "tokens.toml")}, "rule": rule})

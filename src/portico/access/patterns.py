@@ -197,7 +197,7 @@ def _parts(where: str, said: str, strict: bool) -> list[Who]:
 
 
 def bare_ids(said: Sequence[str]) -> list[str]:
-    """Those who are named by an id alone, whoever says that it is theirs."""
+    """Principals that are named by an id alone, of any issuer."""
     found = []
     for one in said:
         parts = [part.strip() for part in re.split(r"\s+and\s+", one)]
@@ -242,7 +242,7 @@ def _term(where: str, text: str, strict: bool, by_issuer: bool = False) -> Who:
 
 
 def _holder(key: str, value: str, strict: bool, alone: bool = False) -> Who:
-    """`alone`: an id that nothing else is said of means nobody where it may be another's."""
+    """`alone`: an id that nothing else is said of matches no principal where it may be another's."""
     if key == "scope":
         return lambda principal, local: principal is not None and not principal.lacks(frozenset({value}))
     same: Callable[[str], str] = str if strict else fold

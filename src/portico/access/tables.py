@@ -137,7 +137,7 @@ def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
 
 
 def _check_ids(server: Server, rules: Iterable[Rule]) -> None:
-    """Where several say who somebody is, an id alone may be given to two people, and a rule lets in the wrong one."""
+    """With several issuers an id alone may be that of two people, and a rule would let in the wrong one."""
     sources = sorted(getattr(server.auth, "sources", ()))
     if len(sources) < 2:
         return
@@ -145,7 +145,7 @@ def _check_ids(server: Server, rules: Iterable[Rule]) -> None:
         if rule.allow and rule.bare:
             issuer = next((one for one in sources if one.startswith("http")), "https://ISSUER")
             raise UsageError(
-                f"{rule.name}: who is {rule.bare[0]!r}, and there are {len(sources)} who may call somebody that: write "
+                f"{rule.name}: who is {rule.bare[0]!r}, and {len(sources)} issuers may give that id: write "
                 f"'{issuer}#{rule.bare[0]}', or 'tokens#{rule.bare[0]}' for one of the file of tokens"
             )
 

@@ -26,7 +26,7 @@ class Principal(Struct, frozen=True, omit_defaults=True):
     issuer: str | None = None
     # Who acts for it, the one who asks here first (RFC 8693, section 4.1).
     actors: tuple[str, ...] = ()
-    # Whether its server takes the word of others too, one of whom may give the same id to somebody else.
+    # Whether its server has several issuers, another of which may give the same id to another person.
     ambiguous: bool = False
 
     def lacks(self, needed: Set[str]) -> frozenset[str]:

@@ -134,7 +134,7 @@ class ResourceServer:
         if not verifiers:
             raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
         self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
-        # Who says who somebody is.
+        # The issuers of principals: one for each verifier that is of another issuer.
         self.sources = frozenset(str(getattr(one, "issuer", None) or id(one)) for one in verifiers)
         self.public_url = None if public_url is None else _checked_url(public_url)
         named = [str(issuer) for one in verifiers if (issuer := getattr(one, "issuer", None))]

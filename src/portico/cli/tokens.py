@@ -80,7 +80,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
     named = arguments.store or (None if arguments.data else os.environ.get("PORTICO_STORE"))
     store = os.path.expanduser(named) if named else str(data_directory(arguments.data) / "access.db")
     if "://" not in store and not os.path.exists(store):
-        raise UsageError(f"nobody has logged in: {store} is not there; --store names another database")
+        raise UsageError(f"no person has logged in: {store} is not there; --store names another database")
     found = asyncio.run(revoke(store, arguments.id, arguments.upstream))
     if not found.grants and not found.upstreams:
         raise UsageError(f"{store} has nothing of {arguments.id!r}")

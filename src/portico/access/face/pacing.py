@@ -1,4 +1,4 @@
-"""How often one address may ask something of our pages, whoever it says that it is."""
+"""How often one address may ask something of our pages, under any name."""
 
 from __future__ import annotations
 
