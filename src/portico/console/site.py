@@ -79,8 +79,9 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # A head that was let in before is not judged again by its connection; but who has left is out.
-        refused = self.gate.refuse_call(request)
+        # A head that was let in before is not judged again by its connection; but who has left is out. What another
+        # process has sent on was judged there.
+        refused = None if request.hops else self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)
             return
