@@ -126,6 +126,9 @@ async def test_a_server_is_seen_in_every_revision(revision: str) -> None:
         assert target["instructions"] == "Be kind."
         tools = await ask("list_items", target="self", kind="tools")
         assert [item["name"] for item in tools["items"]][:2] == ["count", "greet"] and tools["weight"] > 50
+        assert {one["tool"].removeprefix("busy.") for one in (await ask("lint", target="self"))["findings"]} <= {
+            item["name"] for item in tools["items"]
+        }
         assert (await ask("list_items", target="self", kind="prompts"))["items"][0]["name"] == "ask"
         done = await ask("call_tool", target="self", name="count", arguments={"to": 2})
         assert done["ok"] and done["result"]["content"][0]["text"] == "2"

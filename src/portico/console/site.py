@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
-from portico.console.gate import ConsoleAccess, ConsoleGate
+from portico.console.gate import APART, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
 from portico.store.folder import data_directory
@@ -85,8 +85,8 @@ class ConsoleSite:
         if refused is not None:
             writer.answer(refused)
             return
-        # The page is of our own origin: no other one hears an answer.
-        request.cors = ()
+        # The page is of our own origin: no other one hears an answer, nor takes it for something else.
+        request.cors = APART
         # What a page looks at is in one process: what is open, what was asked, what was said.
         others = None if self._exchange is None else self._exchange.elsewhere
         if others is None or not others.send_to_first(request, writer, partial(self._answer_here, request, writer)):
