@@ -64,8 +64,8 @@ class Place(Struct, kw_only=True):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
     def address(self, listening: socket.socket) -> str | None:
-        """By which other machines reach it: `host:port`, or PORTICO_ADDRESS where that was said; `https://host:port`, if it
-        speaks TLS."""
+        """By which other machines reach it: `host:port`, or PORTICO_ADDRESS where that was said. By TLS, if it speaks
+        that: `https://host:port`."""
         said = os.environ.get("PORTICO_ADDRESS")
         found = said or self._bound_address(listening)
         return found if found is None or "://" in found or not self.certificate else f"https://{found}"
