@@ -6,6 +6,7 @@ VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
+SITE   := $(VENV)/.docs
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
 # A busy machine can upset a test that waits for something: what failed has to pass when it is run by itself.
@@ -18,7 +19,7 @@ RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'impor
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve test check format specifications conform real-servers bench clean
+.PHONY: help install serve test check format docs specifications conform real-servers bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
@@ -27,6 +28,7 @@ help:
 	@echo "make conform  run the official conformance suite against it"
 	@echo "make real-servers  dozens of servers from npm and PyPI behind one gateway"
 	@echo "make bench    measure Portico and its peers, in one run"
+	@echo "make docs     build the site of the documentation into .site/"
 	@echo "make format   put the code into shape"
 	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
 	@echo "PYTHON=python3.13 chooses another Python; STORM=1 has the tests kill more often"
@@ -56,6 +58,18 @@ $(PEERS): $(READY)
 	fi
 	@touch $@
 
+# The site is made from the text of the sources: what makes it need not be beside them.
+$(SITE): pyproject.toml constraints.txt
+	@$(RIGHT_PYTHON)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)/docs && \
+		uv pip install --quiet --python $(VENV)/docs/bin/python --constraint constraints.txt '.[docs]'; \
+	else \
+		$(PYTHON) -m venv $(VENV)/docs && \
+		$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[docs]'; \
+	fi
+	@touch $@
+
 serve: $(READY)
 	@$(BIN)/portico serve --transport http
 
@@ -73,6 +87,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/python -m mkdocs build --quiet --strict
+
 specifications: $(READY)
 	$(BIN)/python docs/specifications/write.py
 
@@ -87,4 +104,4 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf .venv .venv-* .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .site .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -53,7 +53,7 @@ def main() -> int:
     print(told(costs, store))
     rows = check(costs, program, 3 if options.quick else 8)
     print(beside(rows))
-    plans = predicted(costs, 4_000 if options.quick else 20_000)
+    plans = predicted(costs, 4_000 if options.quick else 8_000)
     print(full(plans))
     print(of_bus(costs))
     if options.json:

@@ -1,6 +1,6 @@
 """How many example servers of FastMCP and of the official SDK work with Portico, after renaming or `portico port`.
 
-    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers PYTHON] [--port] [--details]
+    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers PYTHON] [--port] [--kept FILE] [--details]
 
 Counted are those that run as they stand in an environment that has both projects. Then only the import and the class
 are renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,8 +76,8 @@ def _block(block: Any) -> Any:
         return block["text"].strip()
 
 
-def try_one(python: str, path: Path, port: Any) -> dict[str, Any]:
-    before = run(python, path)
+def try_one(python: str, path: Path, port: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    before = kept.get(str(path)) or kept.setdefault(str(path), run(python, path))
     if not before.get("lists"):
         return {"stands": False, "why": before.get("why")}
     calls = {name: one["arguments"] for name, one in before["calls"].items()}
@@ -110,12 +111,13 @@ def try_one(python: str, path: Path, port: Any) -> dict[str, Any]:
     return told
 
 
-def ported(python: str) -> Any:
-    def port(path: Path) -> str:
-        ended = subprocess.run([python, "-m", "portico", "port", "--stdout", str(path)], capture_output=True, text=True)
-        return ended.stdout or renamed(path.read_text())
-
-    return port
+def ported(path: Path) -> str:
+    """The same by `portico port --write`, with the Python that runs this."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        copy.write_bytes(path.read_bytes())
+        subprocess.run([sys.executable, "-m", "portico", "port", "--write", str(copy)], capture_output=True)
+        return copy.read_text()
 
 
 def main() -> None:
@@ -125,6 +127,7 @@ def main() -> None:
     parser.add_argument("--peers", default=str(HERE.parent / ".venv/peers/bin/python"))
     parser.add_argument("--port", action="store_true", help="rewrite with `portico port`, not by renaming")
     parser.add_argument("--details", action="store_true")
+    parser.add_argument("--kept", type=Path, help="a file for what theirs say, which is then asked for only once")
     parser.add_argument("--only", default="", help="only files whose path has this in it")
     given = parser.parse_args()
     files = [
@@ -137,9 +140,12 @@ def main() -> None:
     ]
     if not files:
         sys.exit("there is no example server: give --fastmcp and --sdk, the folders of checkouts")
-    port = ported(given.peers) if given.port else None
+    port = ported if given.port else None
+    kept = json.loads(given.kept.read_text()) if given.kept is not None and given.kept.exists() else {}
     with ThreadPoolExecutor(3) as pool:
-        found = dict(zip(files, pool.map(lambda path: try_one(given.peers, path, port), files), strict=True))
+        found = dict(zip(files, pool.map(lambda path: try_one(given.peers, path, port, kept), files), strict=True))
+    if given.kept is not None:
+        given.kept.write_text(json.dumps(kept))
     report(found, given.details)
 
 

@@ -1,6 +1,6 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|audit|system|live|memory|items|workers]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|audit|system|live|memory|items|…]
                              [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import audit_table
 import client_table
+import find_table
 import gateway_table
 import http_table
 import live_table
@@ -47,6 +48,7 @@ SERVICES = {
     "memory": memory_table,
     "items": work_items,
     "workers": workers_table,
+    "find": find_table,
 }
 TABLES = (*PROTOCOL, *SERVICES)
 NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))

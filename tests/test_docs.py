@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_every_decision_is_on_the_list() -> None:
     listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
     for page in (ROOT / "docs" / "decisions").glob("[!R]*.md"):
         assert page.name in listed
+
+
+def test_every_extra_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    assert rows == [name for name in extras if name not in ("dev", "docs", "peers")]
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "guide").glob("*.md")):
+        assert str(page.relative_to(ROOT / "docs")) in listed, f"{page.name} is not in the nav of mkdocs.yml"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from portico.faces.face import ServerFace as ServerFace
     from portico.faces.search import SearchFace as SearchFace, add_find_tools as add_find_tools
+    from portico.faces.seen import SeenTool as SeenTool, SeenTools as SeenTools
     from portico.finding.index import ToolIndex as ToolIndex, ToolWords as ToolWords
     from portico.finding.near import NearNames as NearNames
     from portico.finding.thesaurus import neighbours as neighbours
@@ -133,6 +134,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
     "portico.faces.face": ("ServerFace",),
     "portico.faces.search": ("SearchFace", "add_find_tools"),
+    "portico.faces.seen": ("SeenTool", "SeenTools"),
     "portico.finding.index": ("ToolIndex", "ToolWords"),
     "portico.finding.near": ("NearNames",),
     "portico.finding.thesaurus": ("neighbours",),

@@ -43,7 +43,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "line, offered",
     [
         ([""], [*COMMANDS, "--help", "--version"]),
-        (["c"], ["call", "contracts", "completion"]),
+        (["c"], ["call", "console", "contracts", "completion"]),
         (["nonsense", ""], []),
         (["list", ""], ["tools", "resources", "templates", "prompts", "everything"]),
         (["list", "t"], ["tools", "templates"]),

@@ -21,6 +21,7 @@ PORTICO = [sys.executable, "-m", "portico"]
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 60.0
 PATIENCE = 15_000  # of the browser, in milliseconds
+_TOKEN = re.compile(r"PORTICO_TOKEN=(?:\$\(cat (?P<file>[^)]+)\)|(?P<token>\S+))")
 _LINK = re.compile(r"http://\S+/#token=\S+")
 
 
@@ -33,9 +34,10 @@ class ServedConsole:
         self.state: Any = None
         self._found = threading.Event()
         self.link = ""
+        self.environment = environment
         self.process = subprocess.Popen(
-            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
+            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -45,14 +47,29 @@ class ServedConsole:
         self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.link))
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             self.said.append(line)
+            if found := _TOKEN.search(line):
+                token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
+                self.environment["PORTICO_TOKEN"] = token
             found = _LINK.search(line)
             if found and not self.link:
                 self.link = found[0]
                 self._found.set()
         self._found.set()
+
+    def portico(self, *command: str) -> str:
+        """What another client of the same server says, on the command line."""
+        done = subprocess.run(
+            [*PORTICO, *command],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=True,
+        )
+        return done.stdout
 
     def stop(self) -> None:
         self.process.terminate()
@@ -62,8 +79,8 @@ class ServedConsole:
             self.process.kill()
             self.process.wait()
         self._reader.join(PATIENCE_SECONDS)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 class Visit:

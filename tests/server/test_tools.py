@@ -15,7 +15,8 @@ import pytest
 
 from portico import Client, Context, Image, ProtocolError, Server, ToolError, ToolResult, UsageError
 from portico.auth.principal import Principal
-from portico.server.calling.tools import VERSION, Tool
+from portico.server.calling.checks import VERSION
+from portico.server.calling.tools import Tool
 from portico.wire.meta import Icon
 from portico.wire.revisions import REVISIONS
 from portico.wire.tools import ToolAnnotations

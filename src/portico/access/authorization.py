@@ -69,7 +69,7 @@ class CertificateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     scopes: tuple[str, ...] = ()
 
 
-class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `[auth]` says."""
 
     # Whose tokens are good here.
@@ -102,10 +102,10 @@ class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     login: dict[str, Any] | None = None
 
 
-def read(said: Any, folder: Path) -> AuthSettings:
+def read(said: Any, folder: Path) -> AuthorizationSettings:
     """What the section says, its secrets filled in. Relative paths are below the folder of the file."""
     try:
-        settings = msgspec.convert(said, AuthSettings)
+        settings = msgspec.convert(said, AuthorizationSettings)
     except msgspec.ValidationError as mistake:
         raise UsageError(f"[auth]: {mistake}") from None
     if settings.tokens is not None:
@@ -117,12 +117,12 @@ def read(said: Any, folder: Path) -> AuthSettings:
     return settings
 
 
-def changed(settings: AuthSettings | None, given: Mapping[str, Any]) -> AuthSettings:
+def changed(settings: AuthorizationSettings | None, given: Mapping[str, Any]) -> AuthorizationSettings:
     """The settings with these fields in place of their own."""
-    return msgspec.structs.replace(settings or AuthSettings(), **given)
+    return msgspec.structs.replace(settings or AuthorizationSettings(), **given)
 
 
-def apply(server: Server, settings: AuthSettings) -> None:
+def apply(server: Server, settings: AuthorizationSettings) -> None:
     """Put it on a server, in place of what that says itself."""
     face = None
     if settings.proxy is not None:
@@ -136,7 +136,7 @@ def apply(server: Server, settings: AuthSettings) -> None:
         face.on_revoked = auth.forget
 
 
-def _names(settings: AuthSettings, section: str) -> tuple[str, str]:
+def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:
     """What the pages are called from outside, and what tokens are for if a client does not say."""
     if settings.public_url is None:
         raise UsageError(f"{section} needs public_url: what this server is called from outside, without /mcp")
@@ -145,7 +145,7 @@ def _names(settings: AuthSettings, section: str) -> tuple[str, str]:
     return home, _many(settings.audience)[0] if settings.audience else home + ENDPOINT
 
 
-def resource_of(settings: AuthSettings, server: Server, face: Face | None = None) -> ResourceServer:
+def resource_of(settings: AuthorizationSettings, server: Server, face: Face | None = None) -> ResourceServer:
     own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
     scopes = settings.scopes_supported
     if scopes is None and face is not None:
@@ -167,7 +167,7 @@ def resource_of(settings: AuthSettings, server: Server, face: Face | None = None
     )
 
 
-def _verifiers(settings: AuthSettings) -> list[Verifier]:
+def _verifiers(settings: AuthorizationSettings) -> list[Verifier]:
     listed = [IssuerSettings(url=url) for url in settings.issuers]
     found: list[Verifier] = [_jwt(one, settings) for one in (*listed, *settings.issuer)]
     if settings.certificate is not None:
@@ -190,7 +190,7 @@ def _verifiers(settings: AuthSettings) -> list[Verifier]:
     return found
 
 
-def _jwt(issuer: IssuerSettings, settings: AuthSettings) -> JwtVerifier:
+def _jwt(issuer: IssuerSettings, settings: AuthorizationSettings) -> JwtVerifier:
     return JwtVerifier(
         issuer.url,
         audience=_texts(issuer.audience or settings.audience),

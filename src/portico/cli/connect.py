@@ -127,16 +127,23 @@ def client_for(target: Target, options: argparse.Namespace, printer: Printer) ->
         revision=options.revision,
         # Who types a command has decided what to ask for.
         undeclared=True,
-        headers=_headers(options.header),
-        env=_environment(options.env),
-        cwd=options.cwd,
-        auth=_auth(target, options),
+        **connection_options(target, options),
         browser=None if questions is not None else _no_browser,
         **given,
     )
     if questions is not None:
         questions.client = client
     return client
+
+
+def connection_options(target: Target, options: argparse.Namespace) -> dict[str, Any]:
+    """How a server is reached, as the line says it."""
+    return {
+        "headers": _headers(options.header),
+        "env": _environment(options.env),
+        "cwd": options.cwd,
+        "auth": _auth(target, options),
+    }
 
 
 def is_url(target: Target) -> bool:

@@ -9,42 +9,39 @@ from functools import partial
 from typing import Any
 
 from portico._lazy import load_module
-from portico.server.server import Server
+from portico.server.server import FaceChoice, Server
 
 # Where each face is.
 FACES = {
     "search": ("portico.faces.search", "SearchFace"),
     "code": ("portico.services.code", "CodeFace"),
 }
-# Those that are loaded by the first client that wants them.
-_LATE = ("code",)
 
 
-def put_on(server: Server, arguments: argparse.Namespace, always: Sequence[str] = ()) -> None:
-    """Offer the faces of a server beside it, over HTTP, and show one in its place if that was asked for."""
+def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
+    """Offer the faces of a server beside it, over HTTP, and show one in its place: the one of the command line, or else
+    what a file says."""
     if arguments.transport == "http":
         for name in FACES:
             if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
-                _offer(server, name)
-    if arguments.face not in (None, "all"):
-        show(server, arguments.face, always)
+                _offer(server, name, [] if said.brief else said.always)
+    wanted = arguments.face or said.name
+    if wanted not in (None, "all"):
+        # What is listed by default is not what was asked for.
+        chosen = said if arguments.face is None or not said.brief else FaceChoice()
+        options = {"always": chosen.always} | ({"brief": True} if chosen.brief else {})
+        face = made("search" if wanted == "auto" else wanted, server, **options)
+        server.front = load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
+        server.hold(face.desk.lifespan)
 
 
-def _offer(server: Server, name: str) -> None:
-    if name not in _LATE:
-        server.add_face(made(name, server))
-    elif sys.platform == "linux":
-        # Scripts need a jail that other systems do not have: there this face is for no one.
-        face = load_module("portico.faces.late").LateFace(server, name, partial(made, name, server))
+def _offer(server: Server, name: str, always: Sequence[str]) -> None:
+    """It is loaded by the first client that wants it."""
+    # Scripts need a jail that other systems do not have: there this face is for no one.
+    if name != "code" or sys.platform == "linux":
+        face = load_module("portico.faces.late").LateFace(server, name, partial(made, name, server, always=always))
         server.add_endpoint(f"/mcp/{name}", face)
         server.hold(face.lifespan)
-
-
-def show(server: Server, name: str, always: Sequence[str] = ()) -> None:
-    """What clients meet in place of the server."""
-    face = made("search" if name == "auto" else name, server, always=always)
-    server.front = load_module("portico.faces.auto").AutoFace(face) if name == "auto" else face
-    server.hold(face.desk.lifespan)
 
 
 def made(name: str, server: Any, **options: Any) -> Any:

@@ -200,6 +200,7 @@ _STORE = (
     ),
     flag("--data", metavar="DIR", help="the data directory (default: PORTICO_DATA)"),
 )
+_DATA = _STORE[1:]
 _WORKING = flag(
     "--concurrency",
     type=_count,
@@ -409,6 +410,31 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _JSON,
         _SAVE,
+    ),
+    "console": CommandForm(
+        "portico console TARGET [options]\n       portico console [options] -- COMMAND …",
+        "Look at a server in a browser: its tools, resources and prompts, and every message. Prints a link that is\n"
+        "good once. For the address of a `portico serve` of yours, without a path: a new link to its own console.",
+        (_TARGET,),
+        {
+            **_CONNECTION,
+            "": (flag("--port", type=_port, default=0, help="of the page (default: any free one)"), *_DATA),
+        },
+        f"{TARGET}\n{STATUS}",
+    ),
+    "dev": CommandForm(
+        "portico dev FILE [options]",
+        "Serve a server in a file over HTTP, with its console. When the file changes it is loaded again: clients keep\n"
+        "their connections and are told, and a file that cannot be loaded leaves the last good version.",
+        (word("target", "file", metavar="FILE", help="path/to/file.py, or path/to/file.py:object"),),
+        {
+            "": (
+                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
+                flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--path", default="/mcp", help="the endpoint (default: %(default)s)"),
+                *_STORE,
+            )
+        },
     ),
     "gateway": CommandForm(
         "portico gateway check FILE\n       portico gateway status [URL]",
@@ -719,11 +745,23 @@ FORMS: dict[str, CommandForm] = {
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
         "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
     ),
+    "port": CommandForm(
+        "portico port PATH … [--write]",
+        "Rewrite a project that uses FastMCP or the official SDK for Portico. Shows what would change; --write changes "
+        "it. No code of the project is run.",
+        (word("paths", "file", nargs="+", metavar="PATH", help="files, or folders with the files in them"),),
+        {"": (flag("--write", action="store_true", help="change the files"),)},
+        "What it cannot do is listed on standard error: the file, the line, and what to do.\n\n"
+        "exit status: 0 all is done, 1 something is left to do by hand, 2 a mistake on the line.\n\n"
+        "It needs libcst: install portico[port].",
+    ),
     "tokens": CommandForm(
-        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]",
-        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.",
+        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]\n"
+        "       portico tokens revoke ID [--upstream ALIAS] [options]",
+        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.\n"
+        "`revoke` takes back what a person has who logs in: what they let programs do, and accounts they connected.",
         (
-            word("action", choices=("add", "list", "remove"), metavar="add|list|remove"),
+            word("action", choices=("add", "list", "remove", "revoke"), metavar="add|list|remove|revoke"),
             word("id", nargs="?", metavar="ID", help="whose token it is: what the server takes its caller for"),
         ),
         {
@@ -741,6 +779,11 @@ FORMS: dict[str, CommandForm] = {
                 flag("--group", action="append", default=[], metavar="NAME", help="for rules; may be repeated"),
                 flag("--all", action="store_true", help="it may do everything"),
                 flag("--expires", metavar="DAYS", type=_count, help="after so many days (default: never)"),
+            ),
+            "revoke": (
+                flag("--upstream", metavar="ALIAS", help="the account at this upstream alone"),
+                flag("--store", metavar="URL", help="the server's database (default: PORTICO_STORE, or access.db)"),
+                flag("--data", metavar="DIR", help="the data directory with access.db"),
             ),
         },
         'The server reads the file with --auth-tokens FILE, or with tokens = "FILE" in [auth], and again when it '

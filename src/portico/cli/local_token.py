@@ -38,7 +38,12 @@ def for_url(url: str) -> str | None:
         port = place.port or (443 if place.scheme == "https" else 80)
     except ValueError:
         return None
-    return find(port) if _listeners(port) <= {str(os.geteuid()) if os.name != "nt" else ""} else None
+    return find(port) if is_listener_ours(port) else None
+
+
+def is_listener_ours(port: int) -> bool:
+    """Whether none but this user listens at a port of this machine, as far as that can be known."""
+    return _listeners(port) <= {str(os.geteuid()) if os.name != "nt" else ""}
 
 
 def _listeners(port: int) -> set[str]:

@@ -13,12 +13,12 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from portico._lazy import load_module
-from portico.cli import faces, local_token
+from portico.cli import faces, local_token, welcome
 from portico.cli.console_link import announce_console, attach_console
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
-from portico.server.server import Server
+from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
@@ -29,6 +29,7 @@ def run(words: list[str]) -> None:
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
+        server.faces = _lean(server, arguments, serving)
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
     else:
@@ -43,7 +44,9 @@ def run(words: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers is for --transport http: on stdio there is one client")
-    faces.put_on(server, arguments)
+    if serving is not None and (serving.face or serving.always):
+        server.faces = FaceChoice(serving.face, serving.always)
+    faces.put_on(server, arguments, server.faces)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
         return
@@ -57,7 +60,7 @@ def run(words: list[str]) -> None:
             _run(server, options, None, site)
     else:
         if sys.stdin.isatty():
-            print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
+            welcome.waiting(server, arguments)
         server.run("stdio", **options)
 
 
@@ -160,7 +163,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         options["operator_token"] = said or known or local_token.make()
         if not said:
             announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
-    _run(server, options, announce, site)
+    _run(server, options, welcome.after(announce, server, arguments.data), site)
 
 
 def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:
@@ -258,6 +261,14 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
         if given and service not in served:
             raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
     return server, settings.serve
+
+
+def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoice:
+    """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
+    if arguments.services is not None or arguments.profile is not None or serving.services is not None:
+        return FaceChoice()
+    listed = load_module("portico.services.assembly").listed(server, files=bool(arguments.root))
+    return FaceChoice("search", listed, brief=True)
 
 
 def _paths(flag: str, given: list[str]) -> tuple[str, ...]:

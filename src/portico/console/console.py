@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from portico import __version__
 from portico.console.questions import Questions
+from portico.console.reload import Reloader
 from portico.console.shown import shown
 from portico.console.tap import ExchangeTap
 from portico.console.target_tools import AuthFor, OpeningService, TargetService
-from portico.console.targets import Targets, as_handler, kind_of
-from portico.console.watching import WatchService
+from portico.console.targets import ConsoleTarget, Targets, as_handler, kind_of
+from portico.console.watching import Changing, WatchService
 from portico.console.wire_tools import WireService
 from portico.console.wirelog import WireLog
 from portico.server.asking.context import Context
@@ -36,6 +39,7 @@ class Console:
     * **mode** – what it was started as, for the page.
     * **opens** – whether other servers may be opened: commands are run for that.
     * **auth_for** – finds the token for a URL.
+    * **reloader** – loads the subject from its file, and knows how that went.
     """
 
     def __init__(
@@ -45,8 +49,11 @@ class Console:
         mode: ConsoleMode = "serve",
         opens: bool = False,
         auth_for: AuthFor | None = None,
+        reloader: Reloader | None = None,
     ) -> None:
         self.subject = subject
+        # Those that were named on the command line, which are opened with it.
+        self.named: list[ConsoleTarget] = []
         self.mode: ConsoleMode = mode
         self.wire = WireLog()
         self.questions = Questions()
@@ -64,6 +71,8 @@ class Console:
             self.server.add(OpeningService(self.targets, auth_for))
             self.parts.append("open")
         self._opens = opens
+        if reloader is not None:
+            self._show_file(reloader)
         if subject is not None:
             self.targets.add(
                 as_handler(subject), subject.name, "self", id="self", title=subject.info.title or subject.name
@@ -97,12 +106,22 @@ class Console:
         self.parts.append(name)
         self.server.add(service)
 
-    async def open(self, spec: Any, revision: Revision | None = None, **options: Any) -> None:
-        """Open a target that was named on the command line."""
-        text = spec if isinstance(spec, str) else " ".join(spec)
+    def _show_file(self, reloader: Reloader) -> None:
+        async def dev_state() -> ToolResult:
+            """How the file of the server is: whether it was loaded, and what is wrong with it."""
+            return shown(reloader.state)
+
+        self.server.tool(annotations={"readOnlyHint": True})(dev_state)
+        self.watching.topics["dev"] = Changing(reloader.listeners, lambda: reloader.state)
+        self.parts.append("dev")
+
+    def name_target(self, spec: str | Sequence[str], revision: Revision | None = None, **options: Any) -> None:
+        """A target that is opened with the console."""
+        text = spec if isinstance(spec, str) else shlex.join(spec)
         kind = kind_of(text) if isinstance(spec, str) else "command"
         found = self.targets.add(spec, text, kind, **options)
-        await found.open(revision)
+        found.state.wanted = revision
+        self.named.append(found)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -110,8 +129,12 @@ class Console:
         async with self.server.lifespan():
             if self.subject is not None:
                 await self.targets.get("self").open(None)
+            # A server that takes long to start does not keep the page waiting.
+            opening = [asyncio.ensure_future(one.open(one.state.wanted)) for one in self.named]
             try:
                 yield
             finally:
                 self.watching.end()
+                for one in opening:
+                    one.cancel()
                 await self.targets.close_all()

@@ -126,7 +126,13 @@ class ConsoleSite:
 
 
 def attach(
-    server: Server, access: ConsoleAccess, secret: bytes, *, how: str = "", make: Callable[[], Any] | None = None
+    server: Server,
+    access: ConsoleAccess,
+    secret: bytes,
+    *,
+    how: str = "",
+    make: Callable[[], Any] | None = None,
+    held: bool = True,
 ) -> ConsoleSite:
     """Put a console on a Server, before it is run over HTTP.
 
@@ -134,6 +140,7 @@ def attach(
     * **secret** – what links and sessions are signed with; the processes of one server have the same.
     * **how** – how people get a new link.
     * **make** – makes the Console, in place of one for this server.
+    * **held** – whether its life is the server's; otherwise the caller enters its lifespan.
     """
 
     def usual() -> Any:
@@ -145,5 +152,6 @@ def attach(
     site = ConsoleSite(make or usual, ConsoleGate(access, secret, spend, how))
     server.pages += site.pages(lambda path: any(one.path == path and one.method == "GET" for one in server.pages))
     server.on_http.append(site.use)
-    server.hold(site.lifespan)
+    if held:
+        server.hold(site.lifespan)
     return site

@@ -45,6 +45,7 @@ class ServerFace:
     * **server** – a Server, a Gateway, or any Handler.
     * **name** – what this face is called; over HTTP it is at `/mcp/NAME`.
     * **always** – the names of those tools of the server that are shown as they are.
+    * **brief** – whether those are listed without their output schemas, which `find_tools` gives.
     * **instructions** – how a model should use the face: said after the server's own instructions.
 
     What it shows besides is registered with its `desk`, a Server: `@face.desk.tool`. A body there finds the request
@@ -52,10 +53,17 @@ class ServerFace:
     """
 
     def __init__(
-        self, server: Handler, name: str, *, always: Sequence[str] = (), instructions: str | None = None
+        self,
+        server: Handler,
+        name: str,
+        *,
+        always: Sequence[str] = (),
+        brief: bool = False,
+        instructions: str | None = None,
     ) -> None:
         about = members(server)
-        self.server, self.name, self.always, self.instructions = server, name, tuple(always), instructions
+        self.server, self.name, self.instructions = server, name, instructions
+        self.always, self.brief = tuple(always), brief
         info = about.info or Implementation(name, "0")
         self.desk = Server(info.name, version=info.version, capabilities={"tools": {}}, argument_errors="result")
         self.seen = SeenTools(server)
@@ -120,6 +128,8 @@ class ServerFace:
         known = {_name.decode(one).name: one for other in others for one in _entries.decode(other).tools}
         shown = [known[name] for name in self.always if name in known and name not in self.desk.registry.by_name]
         own = msgspec.json.decode(whole["tools"], type=list[Raw])
+        if self.brief:
+            shown = [_without_output(one) for one in shown]
         return Raw(jsonrpc.encode({**whole, "tools": own + shown}))
 
     async def _discover(self, call: Call) -> Any:
@@ -174,6 +184,11 @@ class ServerFace:
 
     def measures(self) -> Sequence[str]:
         return members(self.server).measures()
+
+
+def _without_output(entry: Raw) -> Raw:
+    members = _members.decode(entry)
+    return Raw(jsonrpc.encode({name: one for name, one in members.items() if name != "outputSchema"}))
 
 
 class _EntryName(Struct):

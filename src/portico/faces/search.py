@@ -41,10 +41,13 @@ class SearchFace(ServerFace):
 
     * **server** – a Server, a Gateway, or any Handler.
     * **always** – the names of tools that are listed all the same.
+    * **brief** – whether those are listed without their output schemas, which `find_tools` gives.
     """
 
-    def __init__(self, server: Handler, *, name: str = "search", always: Sequence[str] = ()) -> None:
-        super().__init__(server, name, always=always, instructions=INSTRUCTIONS)
+    def __init__(
+        self, server: Handler, *, name: str = "search", always: Sequence[str] = (), brief: bool = False
+    ) -> None:
+        super().__init__(server, name, always=always, brief=brief, instructions=INSTRUCTIONS)
         add_find_tools(self)
         self.desk.tool(call_tool)
         self.answers["call_tool"] = self._pass_on

@@ -54,14 +54,14 @@ class SeenTool:
 
     def words(self) -> ToolWords:
         one = self.definition
+        parts = fields(one.input_schema)
         annotated = one.annotations.title if one.annotations is not None else None
         return ToolWords(
             name=one.name,
             title=one.title or annotated or "",
             description=one.description or "",
-            parameters=" ".join(
-                f"{part.name} {part.schema.get('description', '')}" for part in fields(one.input_schema)
-            ),
+            parameters=" ".join(part.name for part in parts),
+            explanations=" ".join(str(part.schema.get("description", "")) for part in parts),
             server=self.owner,
         )
 

@@ -35,6 +35,7 @@ _LONGEST_SECONDS = 1e7
 # What [gateway] says for all upstreams that say nothing else.
 _SHARED = ("prefix", "longest_name", "pins", "new_tools", "answers")
 
+FaceName = Literal["all", "search", "code", "auto"]
 Isolation = Literal["shared", "principal", "session"]
 
 
@@ -95,6 +96,8 @@ class _GatewayTable(TypedDict, total=False):
     new_tools: NewTools
     lock: str
     answers: Mapping[str, Any]
+    face: FaceName
+    always: Sequence[str]
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -151,6 +154,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
     views: dict[str, ViewSettings] = field(default_factory=dict)
+    # What is shown of all tools where it is served, and which of them by their own names.
+    face: FaceName | None = None
+    always: tuple[str, ...] = ()
     # The file of the pins.
     lock: Path | None = None
     # What the file says of who may come in and do what.
@@ -190,6 +196,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
         raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
     lock = about.pop("lock", FILE)
+    face, always = about.pop("face", None), tuple(about.pop("always", ()))
     shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
         alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
@@ -204,6 +211,8 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
         about=about,
         upstreams=_named_apart(upstreams),
         views=checked_views(views),
+        face=face,
+        always=always,
         lock=folder / lock,
         access=access.read(said, folder),
     )

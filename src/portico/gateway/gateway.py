@@ -39,7 +39,7 @@ from portico.rpc.call import Call
 from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Service
 from portico.server.registry.views import KINDS
-from portico.server.server import Server
+from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
@@ -116,6 +116,7 @@ class Gateway(Server):
             gateway._add_view(view)
         access.apply(gateway, settings.access)
         gateway._path, gateway._settings = Path(path), settings
+        gateway.faces = FaceChoice(settings.face, settings.always)
         return gateway
 
     @classmethod

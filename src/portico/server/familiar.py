@@ -41,6 +41,10 @@ _NEEDLESS = frozenset(
 )  # fmt: skip
 
 
+class NotRegistered(UsageError, ValueError):
+    """What is to be removed is not there. Theirs raise a ValueError."""
+
+
 class TransportSecuritySettings(Struct):
     """Which hosts and origins are let in, as the official SDK has it."""
 
@@ -182,16 +186,54 @@ class FamiliarServer:
         return resource
 
     def remove_tool(self: Any, name: str) -> None:
-        self.remove(name)
+        self._remove(name)
 
     def remove_prompt(self: Any, name: str) -> None:
-        self.remove(name)
+        self._remove(name)
 
     def remove_resource(self: Any, uri: str) -> None:
-        self.remove(uri)
+        self._remove(uri)
+
+    def _remove(self: Any, name: str) -> None:
+        if self.registry.named(name) is None:
+            raise NotRegistered(f"there is nothing called {name!r} to remove")
+        self.remove(name)
 
     def add_middleware(self: Any, middleware: Any) -> None:
         self.use(middleware)
+
+    def add_provider(self: Any, provider: Any, namespace: str | None = None) -> None:
+        """A LocalProvider or another Service, a FileSystemProvider, or a server; with a prefix before its names."""
+        if namespace is not None:
+            inner = type(self)(namespace)
+            inner.add_provider(provider)
+            self.mount(inner, namespace)
+        elif hasattr(provider, "put_on"):
+            provider.put_on(self)
+        elif hasattr(provider, "registry"):
+            self.mount(provider)
+        else:
+            self.add(provider)
+
+    def add_transform(self: Any, transform: Any) -> None:
+        """What this server offers in another shape: ToolTransform, Namespace, VersionFilter,
+        ResourcesAsTools, PromptsAsTools. At any time."""
+        if not hasattr(transform, "put_on") or not hasattr(transform, "keeps"):
+            raise UsageError(f"{transform!r} is no Transform of portico; a middleware can do the same: server.use(…)")
+        transform.put_on(self)
+        if type(transform).keeps is not load_module("portico.server.shaping.transforms").Transform.keeps:
+            self._filters.append(transform.keeps)
+            self._take_away(lambda one: not transform.keeps(one))
+
+    def add_extension(self: Any, extension: Any) -> None:
+        """An extension as the official SDK has them: an object with an `identifier`."""
+        self.add(load_module("portico.server.familiar_extension").ExtensionService(extension))
+
+    def _take_away(self: Any, meant: Callable[[Any], bool]) -> None:
+        registry = self.registry
+        listed = (one for catalog in self.catalogs.values() for one in list(catalog))
+        for gone in [version for one in listed for version in registry.versions(one) if meant(version)]:
+            registry.remove(gone)
 
     # Showing and hiding
 
@@ -202,12 +244,12 @@ class FamiliarServer:
         everything = (version for one in listed for version in registry.versions(one))
         for one in [one for one in everything if _is_meant(one, names, tags)]:
             registry.remove(one)
-            self._disabled.append(one)
+            self.disabled.append(one)
 
     def enable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
         """Bring back what `disable` has taken away."""
-        back = [one for one in self._disabled if _is_meant(one, names, tags)]
-        self._disabled = [one for one in self._disabled if one not in back]
+        back = [one for one in self.disabled if _is_meant(one, names, tags)]
+        self.disabled = [one for one in self.disabled if one not in back]
         self.registry.add_all(back)
 
     # Looking at what there is

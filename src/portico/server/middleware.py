@@ -75,6 +75,9 @@ class MiddlewareContext(Struct, frozen=True):
 
 CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
 
+HandlerResult = Any
+"""The official SDK's word for what a handler may return."""
+
 
 class Hooks:
     """A middleware with a method for each thing that can be asked; what a subclass has not, is passed on.

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -54,13 +54,21 @@ from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
-    from portico.auth.verifiers.credentials import Verifier
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
+
+
+class FaceChoice(NamedTuple):
+    """Which face is shown where a server is served, and which tools it always lists."""
+
+    name: str | None = None
+    always: Sequence[str] = ()
+    # Without their output schemas.
+    brief: bool = False
 
 
 class FaceHandler(Handler, Protocol):
@@ -109,6 +117,9 @@ class Server(FamiliarServer, Registrar):
     * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, or an async
       function from the credentials of a request to a Principal.
     * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
+    * **token_verifier** – the official SDK's word: an object with `verify_token(token)`, beside `auth`.
+    * **structured_output** – whether a text that a tool returns is structured content too; each may say otherwise.
+    * **providers**, **transforms**, **extensions** – added with `add_provider`, `add_transform` and `add_extension`.
     """
 
     @explained
@@ -133,8 +144,13 @@ class Server(FamiliarServer, Registrar):
         state_key: bytes | None = None,
         store: str | None = None,
         log_level: str | None = None,
-        auth: ResourceServer | Verifier | str | None = None,
+        auth: Any = None,
         headers: Iterable[str] = (),
+        token_verifier: Any = None,
+        structured_output: bool | None = None,
+        providers: Sequence[Any] = (),
+        transforms: Sequence[Any] = (),
+        extensions: Sequence[Any] = (),
     ) -> None:
         if log_level is not None:
             set_log_level(log_level)
@@ -158,11 +174,12 @@ class Server(FamiliarServer, Registrar):
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
-            self._lifespans.add(self, partial(lifespan, self))
+            self._lifespans.add(_OWN, partial(lifespan, self))
         # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
-        self.auth: ResourceServer | None = None
-        if auth is not None:
-            self.auth = load_module("portico.auth.resource").resource_server(auth)
+        self._auth: ResourceServer | None = None
+        self._logins: tuple[Any, Any] | None = None
+        if auth is not None or token_verifier is not None:
+            self._let_in(auth, token_verifier)
         self.pages: list[PageRoute] = []
         # Told of the exchange when there is one: for pages that show what passes through it.
         self.on_http: list[Callable[[Any], None]] = []
@@ -175,11 +192,17 @@ class Server(FamiliarServer, Registrar):
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        # Whether texts are structured content too; and what transforms let through.
+        self._structured = structured_output
+        self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
-        self._disabled: list[Component] = []
+        self.disabled: list[Component] = []
+        # What single conversations are shown besides or not shown, as soon as one is.
+        self.visibility: Any = None
         self._endpoints: dict[str, Handler] = {}
         # What clients meet in place of this server, if it has a face.
         self.front: Handler = self
+        self.faces = FaceChoice()
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
@@ -203,6 +226,12 @@ class Server(FamiliarServer, Registrar):
         }
         self._answers = self._unprotected = self._answerers()
         self._link()
+        for provider in providers:
+            self.add_provider(provider)
+        for transform in transforms:
+            self.add_transform(transform)
+        for extension in extensions:
+            self.add_extension(extension)
 
     def _extend(self) -> None:
         """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
@@ -254,7 +283,29 @@ class Server(FamiliarServer, Registrar):
     @property
     def yielded(self) -> Any:
         """What the lifespan of this server has yielded; None before, and without one."""
-        return self._lifespans.value(self)
+        return self._lifespans.value(_OWN)
+
+    def _let_in(self, auth: Any, verifier: Any) -> None:
+        resource = load_module("portico.auth.resource")
+        if verifier is None and (isinstance(auth, str | resource.ResourceServer) or callable(auth)):
+            self._auth = resource.resource_server(auth)
+        elif load_module("portico.auth.familiar").is_familiar(auth, verifier):
+            # A login of theirs: what it needs to know is there when the server is opened over HTTP.
+            self._logins = auth, verifier
+        else:
+            raise UsageError("auth is a ResourceServer, the URL of an issuer, or an async function")
+
+    @property
+    def auth(self) -> ResourceServer | None:
+        """Over HTTP: whose tokens are good."""
+        if self._logins is not None:
+            (auth, verifier), self._logins = self._logins, None
+            self._auth = load_module("portico.auth.familiar").familiar_resource(auth, verifier, self)
+        return self._auth
+
+    @auth.setter
+    def auth(self, resource: ResourceServer | None) -> None:
+        self._auth, self._logins = resource, None
 
     # Answering
 
@@ -522,6 +573,12 @@ class Server(FamiliarServer, Registrar):
         self._add_components([component])
 
     def _add_components(self, components: list[Component]) -> None:
+        if self._structured:
+            for one in components:
+                if isinstance(one, Tool):
+                    one.structure_text()
+        if self._filters:
+            components = [one for one in components if all(keeps(one) for keeps in self._filters)]
         self.registry.add_all(components)
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
@@ -759,6 +816,8 @@ class Server(FamiliarServer, Registrar):
         return cast("Application", _endpoint().asgi(self, **options))
 
 
+# The lifespan that a server was given, among those of its services.
+_OWN = "the server's own"
 _STRANGER = Call(method="tools/call", address="")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -40,6 +42,17 @@ HOMES = {
     "contracts": ("portico.services.contracts", "Contracts"),
 }
 
+
+# What is listed where no service was named, as long as there is room: what most people use comes first. Everything else
+# is there all the same, for those who find it or know its name.
+LISTED = (
+    "memory_recall", "memory_capture", "create_task", "list_tasks", "complete_task", "evaluate", "fs_search", "fs_read",
+    "fs_list", "next_task", "system_info", "process_list", "memory_get", "get_task", "memory_delete", "memory_status",
+    "eventlog_query", "inspect_object", "memory_update", "update_task", "add_note", "eventlog_list_logs",
+)  # fmt: skip
+# About four bytes make a token, so these are fewer than 4,500; `find_tools` and `call_tool` come on top.
+MOST_LISTED = 23
+MOST_BYTES = 17_500
 
 # Names that several services have for tools of theirs, and whose they are.
 OWNERS = {"system_info": "system"}
@@ -89,7 +102,7 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
 
     def prepare(name: str) -> Service:
         service_name = name.partition(":")[0]
-        service = make(name, said.services.get(service_name, {}), place)
+        service = make(name, said.services.get(service_name, {}), place, named=wanted is not None)
         _fit(service, possible, said.shapes.get(service_name))
         return service
 
@@ -107,6 +120,21 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
         audit = place.data / "operator-audit.jsonl"
         server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server
+
+
+def listed(server: Server, *, files: bool) -> list[str]:
+    """The names of the tools that a server of all services lists; `files`: it was given folders to look into."""
+    found: list[str] = []
+    room = MOST_BYTES
+    for name in LISTED:
+        tool = server.tools.get(name)
+        if tool is None or (name.startswith("fs_") and not files):
+            continue
+        size = len(msgspec.json.encode(replace(tool.definition, output_schema=None)))
+        if size <= room and len(found) < MOST_LISTED:
+            found.append(name)
+            room -= size
+    return found
 
 
 def _by_first_word(chosen: Sequence[str], prepare: Callable[[str], Service]) -> Callable[[str], Service]:
@@ -210,7 +238,8 @@ def _apart(tool: Tool, service: str, possible: Collection[str]) -> Tool:
     return other
 
 
-def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
+def make(name: str, options: Mapping[str, Any], place: ServicePlace, *, named: bool = True) -> Service:
+    """A service. `named`: it was asked for by its name, so all of it is there, whether it can work here or not."""
     name, _, extent = name.partition(":")
     home = HOMES.get(name)
     if home is None:
@@ -226,7 +255,7 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
         **(_READ_ONLY.get(name, {}) if place.read_only else {}),
     }
     if name == "system":
-        given = _system(given, place)
+        given = _system(given, place, named)
     if name == "live" and place.projects:
         given["projects"] = [*given.get("projects", []), *place.projects]
     # Its constructor is the list of its settings.
@@ -234,13 +263,23 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     return made
 
 
-def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
+def _system(given: dict[str, Any], place: ServicePlace, named: bool) -> dict[str, Any]:
     """The options of the system service, with what was said on the command line."""
+    if not named:
+        given = given | {"levels": _unable(given, place) | given.get("levels", {})}
     roots = given.get("roots", [])
     more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
     # Where the operator has named no folder, the one client on stdio may, with its user's consent.
     asks = {"client_roots": not place.over_http and not roots and not place.roots}
     return asks | given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
+
+
+def _unable(given: dict[str, Any], place: ServicePlace) -> dict[str, str]:
+    """What cannot work here: files without a folder, if there is no client that could name one, and a registry without
+    hives where the system has none."""
+    files = bool(given.get("roots") or place.roots) or given.get("client_roots") or not place.over_http
+    registry = bool(given.get("hives")) or os.name == "nt"
+    return ({} if files else {"fs": "disabled"}) | ({} if registry else {"reg": "disabled"})
 
 
 def _lowered(levels: Any) -> Any:

@@ -34,6 +34,9 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     operator: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
+    face: Literal["all", "search", "code", "auto"] | None = None
+    # The tools that a face lists all the same.
+    always: list[str] = []
     # Over HTTP: the revision that a client is taken to speak which never greets.
     assume: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
 

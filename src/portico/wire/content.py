@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -44,6 +45,10 @@ class TextContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     text: str
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
+    @property
+    def content(self) -> str:
+        return self.text
+
 
 class BlobContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     """The bytes of a resource, in base64."""
@@ -52,6 +57,10 @@ class BlobContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     mime_type: str | None = None
     blob: str
     meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+    @property
+    def content(self) -> bytes:
+        return a2b_base64(self.blob)
 
 
 class Contents(Struct, omit_defaults=True, rename="camel", kw_only=True):

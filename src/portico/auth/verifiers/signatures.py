@@ -101,6 +101,20 @@ def public_key(document: Mapping[str, Any]) -> Any:
     return key
 
 
+def pem_key(text: str, algorithm: str) -> Any:
+    """A public key as a file has it. Raises UsageError."""
+    jwk = _joserfc().jwk
+    kind = {"RSA": jwk.RSAKey, "EC": jwk.ECKey, "OKP": jwk.OKPKey}[ALGORITHMS.get(algorithm, ("RSA", None))[0]]
+    try:
+        key = public_key(kind.import_key(text).as_dict(private=False))
+    except Exception:
+        # Whatever is wrong with it; what it says may be a secret.
+        key = None
+    if key is None:
+        raise UsageError(f"the public key is none for {algorithm}")
+    return key
+
+
 def fits(key: Any, algorithm: str) -> bool:
     kind, curve = ALGORITHMS[algorithm]
     return bool(key.key_type == kind and (curve is None or key.curve_name == curve))

@@ -76,6 +76,30 @@ export function plain(text, longest = 300) {
 /** The same for a text of many lines, whole. */
 export const visible = (text) => String(text).replace(INVISIBLE, named);
 
+/** Names and values, as far as there are some. */
+export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+  .map(([name, value]) => [h("dt", {}, plain(name, 40).replaceAll("_", " ")), h("dd", {}, value instanceof Node ? value : plain(value, 600))]));
+
+/** Buttons of which one is pressed: {element, press(index)}. */
+export function segments(names, choose, label = "How to look at it") {
+  const press = (at) => buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === at)));
+  const buttons = names.map((name, index) => button(name, () => choose(index)));
+  press(0);
+  return { element: h("div", { class: "segments", role: "group", "aria-label": label }, buttons), press };
+}
+
+/** A view with a heading and what belongs beside it. */
+export const sheet = (title, tools, ...content) => h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, title), h("div", { class: "row" }, tools)), ...content);
+
+/** A list on the left, one of it on the right. */
+export function split(place, list, label) {
+  const detail = h("section", { class: "detail", "aria-label": label });
+  const element = h("div", { class: "split" }, list.element, detail);
+  fill(place, element);
+  place.classList.add("filled");
+  return { detail, choose: (yes) => element.classList.toggle("chosen", Boolean(yes)), leave: () => place.classList.remove("filled") };
+}
+
 let speaker;
 /** Say it to those who listen to a screen reader, and show it for a moment. */
 export function say(text, kind = "info") {

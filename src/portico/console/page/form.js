@@ -2,7 +2,7 @@
 //   field = {element, read() → value or undefined, mark(path, text), clear(), focus()}
 // A part that is optional is made when it is asked for, so a schema that contains itself ends.
 
-import { button, fill, fresh, h, plain } from "./dom.js";
+import { button, fill, fresh, h, plain, segments } from "./dom.js";
 import { begin, check, kind, labelOf, pathText, put, resolve, same, typesOf, variants } from "./schema.js";
 
 const MOST_OPTIONS = 300;
@@ -11,21 +11,24 @@ const LONG_TEXT = /^(text|content|body|code|message|description|prompt|note|mark
 /** The whole form: fields, or JSON as the way out. */
 export function makeForm(schema, { value, label = "Arguments" } = {}) {
   const root = schema && typeof schema === "object" ? schema : {};
-  const start = value ?? begin(root, root) ?? {};
+  const start = value ?? beginning(root);
   const place = h("div", { class: "fields" });
   const trouble = h("div", { class: "problem", role: "alert" });
   const raw = h("textarea", { class: "mono wide", rows: 12, spellcheck: "false", "aria-label": `${label} as JSON`, hidden: true });
-  const modes = h("div", { class: "segments", role: "group", "aria-label": "How to write them" });
   let top;
   let asJson = false;
 
   const build = (given) => {
-    top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
+    try {
+      top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
+    } catch {
+      // It is no schema, or one that nobody has thought of.
+      const options = { name: "arguments", required: true, value: given, depth: 0, schema: { description: "The schema cannot be shown as a form: write them as JSON." } };
+      top = jsonField(options.schema, options);
+    }
     fill(place, top.element);
   };
-  const buttons = ["Form", "JSON"].map((name, index) =>
-    button(name, () => choose(index === 1), { "aria-pressed": String(index === 0) }));
-  fill(modes, buttons);
+  const modes = segments(["Form", "JSON"], (index) => choose(index === 1), "How to write them");
 
   function choose(json) {
     if (json === asJson) return;
@@ -39,7 +42,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
     asJson = json;
     raw.hidden = !json;
     place.hidden = json;
-    buttons.forEach((one, index) => one.setAttribute("aria-pressed", String((index === 1) === json)));
+    modes.press(Number(json));
     if (json) raw.focus();
   }
 
@@ -56,7 +59,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
 
   build(start);
   return {
-    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h2", {}, label), modes), trouble, place, raw),
+    element: h("div", { class: "form" }, h("div", { class: "row apart" }, h("h2", {}, label), modes.element), trouble, place, raw),
     read: () => (asJson ? parse() : top.read() ?? {}),
     set(given) {
       build(given);
@@ -76,6 +79,14 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
       return found;
     },
   };
+}
+
+function beginning(root) {
+  try {
+    return begin(root, root) ?? {};
+  } catch {
+    return {};
+  }
 }
 
 function makeField(schema, root, options) {
@@ -144,8 +155,8 @@ function describe(schema) {
 function textField(schema, options) {
   const given = typeof options.value === "string" ? options.value : undefined;
   const long = LONG_TEXT.test(options.name ?? "") || schema.contentMediaType || given?.includes("\n");
-  const type = { date: "date", email: "email", uri: "url", password: "password", color: "color" }[schema.format] ?? "text";
-  const hint = schema.examples?.[0] ?? { "date-time": "2026-07-28T09:30:00Z", time: "09:30:00", uri: "https://…" }[schema.format] ?? "";
+  const type = { __proto__: null, date: "date", email: "email", uri: "url", password: "password", color: "color" }[schema.format] ?? "text";
+  const hint = schema.examples?.[0] ?? { __proto__: null, "date-time": "2026-07-28T09:30:00Z", time: "09:30:00", uri: "https://…" }[schema.format] ?? "";
   const control = long
     ? h("textarea", { rows: 3, class: "wide grow", placeholder: plain(hint, 100), value: given ?? "" })
     : h("input", { type: schema.writeOnly ? "password" : type, class: "wide", placeholder: plain(hint, 100), value: given ?? "", autocomplete: "off", spellcheck: "false" });

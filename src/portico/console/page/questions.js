@@ -1,7 +1,7 @@
 // What a server asks in the middle of a call: forms to fill in, addresses to open, texts that a model should write,
 // folders. A person answers all of them here, whichever view is open.
 
-import { button, fill, h, link, plain, say } from "./dom.js";
+import { button, h, link, plain, say } from "./dom.js";
 import { makeForm } from "./form.js";
 import { showBlock } from "./results.js";
 

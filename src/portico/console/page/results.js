@@ -1,7 +1,7 @@
 // What a server gave back, as what it is: text, a tree, a table, a picture, a sound, a link. Pictures and sounds come from
 // the result itself and in a few known types; nothing is fetched that a server names.
 
-import { button, copy, fill, h, link, plain, save, size, visible } from "./dom.js";
+import { button, copy, fill, h, link, plain, save, segments, size, visible } from "./dom.js";
 import { kind } from "./schema.js";
 import { makeTree } from "./tree.js";
 
@@ -31,17 +31,17 @@ export function showResult(result, { open } = {}) {
 export function chooser(ways, whole) {
   const view = h("div", { class: "view" });
   const made = new Map();
-  const buttons = ways.map(([name, make], index) => button(name, () => choose(index), { "aria-pressed": "false" }));
+  const bar = segments(ways.map(([name]) => name), (index) => choose(index));
   const choose = (index) => {
     if (!made.has(index)) made.set(index, ways[index][1]());
     fill(view, made.get(index));
-    buttons.forEach((one, place) => one.setAttribute("aria-pressed", String(place === index)));
+    bar.press(index);
   };
   choose(0);
   const tools = whole === undefined ? undefined : h("div", { class: "row" },
     button("Copy", () => copy(JSON.stringify(whole, null, 2), "The result is copied"), { class: "small" }),
     button("Save", () => save("result.json", JSON.stringify(whole, null, 2)), { class: "small" }));
-  return h("div", { class: "stack" }, h("div", { class: "row apart" }, h("div", { class: "segments", role: "group", "aria-label": "How to look at it" }, buttons), tools), view);
+  return h("div", { class: "stack" }, h("div", { class: "row apart" }, bar.element, tools), view);
 }
 
 function parsed(blocks) {
@@ -65,7 +65,7 @@ export function showBlock(block, open) {
     case "text": return showText(String(block.text ?? ""));
     case "image": return showPicture(block.data, block.mimeType);
     case "audio": return showSound(block.data, block.mimeType);
-    case "resource": return showContents(block.resource ?? {}, open);
+    case "resource": return showContents(block.resource ?? {});
     case "resource_link": return showLink(block, open);
     default: return makeTree(block, { label: "Content" });
   }
@@ -107,7 +107,7 @@ function showSound(data, type) {
 const unseen = (what, type, data) => h("p", { class: "quiet" }, `A ${what} that is not shown: `, h("code", {}, plain(type ?? "no type", 80)), `, ${size(String(data ?? "").length)}`);
 
 /** What resources/read gives, or a resource inside a result. */
-export function showContents(resource, open) {
+export function showContents(resource) {
   const head = h("div", { class: "row" }, h("code", { class: "breakable" }, plain(resource.uri, 500)), h("span", { class: "badge" }, plain(resource.mimeType ?? "no type", 60)));
   let body;
   if (typeof resource.text === "string") {

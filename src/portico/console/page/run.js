@@ -63,7 +63,7 @@ export function makeRun(app, request, draw, { again, reuse } = {}) {
     const took = said?.seconds === undefined ? performance.now() - began : said.seconds * 1000;
     doing.textContent = [span(took), said?.rounds > 1 ? `${said.rounds} rounds` : undefined].filter(Boolean).join(" · ");
     fill(tools, again ? button("Run again", again, { class: "small" }) : undefined, reuse ? button("Edit", reuse, { class: "small" }) : undefined,
-      app.has("wire") ? button("Messages", () => app.goto("wire", ...(said?.trips?.length ? [String(said.trips[0])] : [])), { class: "small" }) : undefined);
+      app.has("wire") ? button("Messages", () => app.goto("wire", String(said?.trips?.[0] ?? "last"), request.name), { class: "small" }) : undefined);
     say(`${request.name}: ${text}`);
   }
 

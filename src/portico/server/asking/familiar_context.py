@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
+from portico._lazy import load_module
 from portico.wire import notices
 from portico.wire.inputs import ListRootsResult
 from portico.wire.prompts import ListPromptsResult
-from portico.wire.resources import ListResourcesResult
+from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class ServerSession:
     def client_capabilities(self) -> Any:
         return self._ctx.capabilities
 
+    def check_client_capability(self, capability: Any) -> bool:
+        """Whether the client has declared everything that is said here, as one of ours or of theirs."""
+        wanted = capability if isinstance(capability, Mapping) else _declared(capability)
+        return _has_all(msgspec.to_builtins(self._ctx.capabilities), wanted)
+
     async def send_tool_list_changed(self) -> None:
         self._ctx.notify_tools_changed()
 
@@ -105,6 +111,20 @@ class ServerSession:
 
     async def list_roots(self) -> ListRootsResult:
         return ListRootsResult(roots=await self._ctx.roots())
+
+
+def _declared(capability: Any) -> Any:
+    if hasattr(capability, "model_dump"):
+        return capability.model_dump(by_alias=True, exclude_none=True)
+    return msgspec.to_builtins(capability)
+
+
+def _has_all(has: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, Mapping):
+        return True
+    return isinstance(has, Mapping) and all(
+        has.get(name) is not None and _has_all(has[name], value) for name, value in wanted.items() if value is not None
+    )
 
 
 class FamiliarContext:
@@ -181,6 +201,32 @@ class FamiliarContext:
     async def close_sse_stream(self: Any) -> None:
         self.close_stream()
 
+    # Showing and hiding, for this conversation
+
+    async def enable_components(
+        self: Any, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False, **_: Any
+    ) -> None:
+        """Show this conversation what has one of these names or tags, although `server.disable` has taken it away."""
+        self._set_visibility(True, names, tags, match_all)
+
+    async def disable_components(
+        self: Any, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False, **_: Any
+    ) -> None:
+        """Hide what has one of these names or tags from this conversation."""
+        self._set_visibility(False, names, tags, match_all)
+
+    async def reset_visibility(self: Any) -> None:
+        """Show this conversation what all others are shown."""
+        self._set_visibility(None, (), (), False)
+
+    def _set_visibility(
+        self: Any, enabled: bool | None, names: Collection[str], tags: Collection[str], match_all: bool
+    ) -> None:
+        visibility = load_module("portico.server.shaping.visibility")
+        visibility.set_visibility(self._call, self.server, enabled, names or (), tags or (), match_all)
+        for kind in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
+            self._changed(kind)
+
     # Looking around in the same server
 
     async def list_tools(self: Any) -> Any:
@@ -188,6 +234,9 @@ class FamiliarContext:
 
     async def list_resources(self: Any) -> Any:
         return await self._all("resources/list", ListResourcesResult, "resources")
+
+    async def list_resource_templates(self: Any) -> Any:
+        return await self._all("resources/templates/list", ListResourceTemplatesResult, "resource_templates")
 
     async def list_prompts(self: Any) -> Any:
         return await self._all("prompts/list", ListPromptsResult, "prompts")

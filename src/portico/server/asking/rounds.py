@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -97,6 +97,8 @@ class Rounds:
         if sealed is not UNSET:
             self.state = state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
+        # Whether something of an earlier run of the body is known.
+        self.replays = bool(self._answers or self._steps)
         if responses is not NOTHING:
             # Only what was asked is answered, and only once: steps may have been done for the answers so far.
             given, asked = _read(responses), None if sealed is UNSET else state.asked
@@ -107,11 +109,6 @@ class Rounds:
     def _binding(self) -> bytes:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}
         return binding(self._call.method, self._target, arguments, self._call.principal)
-
-    @property
-    def replays(self) -> bool:
-        """Whether something of an earlier run of the body is known."""
-        return bool(self._answers or self._steps)
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         """The client's answer, typed."""
@@ -139,9 +136,11 @@ class Rounds:
         loop.call_soon(self._task.cancel)
         await loop.create_future()
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Stop here and go on as a task, where the caller can deal with one; elsewhere nothing happens."""
         if self._detachable:
+            if settle is not None:
+                await settle()
             self._detached = True
             await self._stop()
 
@@ -170,26 +169,27 @@ class Rounds:
         return msgspec.json.decode(self._steps[key])
 
 
-class SettledRounds:
-    """The rounds of a body for a request that it makes itself: before a question, something else is awaited."""
+# Entered before a question that may end this run of a body, and left if it did not.
+Settle = Callable[[], AbstractAsyncContextManager[None]]
 
-    def __init__(self, rounds: Any, settle: Callable[[], Awaitable[None]]) -> None:
+
+class SettledRounds:
+    """The rounds of a body for a request that it makes itself: something else is put around its questions."""
+
+    def __init__(self, rounds: Any, settle: Settle) -> None:
         self._rounds = rounds
         self._settle = settle
         self.keys: ReplayKeys = rounds.keys
-
-    @property
-    def replays(self) -> bool:
-        return bool(self._rounds.replays)
+        self.replays: bool = rounds.replays
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
-        await self._settle()
-        return await self._rounds.ask(method, params, key)
+        async with self._settle():
+            return await self._rounds.ask(method, params, key)
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         return await self._rounds.step(name, fn)
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: whether the whole becomes a task is not for a part of it to say."""
 
 

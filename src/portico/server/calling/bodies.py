@@ -15,6 +15,7 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
 from portico.server.calling.dependencies import with_dependencies
@@ -54,7 +55,7 @@ class Body:
         )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
-        self._wants_context = self.signature.context is not None
+        self._wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
         # What a principal must be allowed that has scopes at all: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
@@ -79,6 +80,8 @@ class Body:
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
+        if CurrentCall.wanted:
+            CurrentCall.answering.set(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
@@ -97,6 +100,8 @@ class Body:
             raise unwrap_group(group) or group from None
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
+        if CurrentCall.wanted:
+            CurrentCall.answering.set(context)
         context.enter()
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)

@@ -105,14 +105,17 @@ def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(meta or {})
 
 
+VERSION = "portico/version"
 TAGS = "portico/tags"
 
 
 def described_meta(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The `_meta` that `meta` and `tags` of something come to."""
+    """The `_meta` that `meta`, `tags` and `version` of something come to."""
     members = checked_meta(options.get("meta"))
     tags = sorted(set(options.get("tags") or ()))
-    return members | {TAGS: tags} if tags else members
+    if tags:
+        members |= {TAGS: tags}
+    return members if options.get("version") is None else members | {VERSION: options["version"]}
 
 
 def checked_timeout(seconds: float | None, what: str) -> float | None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from portico.schema import SchemaError
 from portico.schema.hints import resolve
-from portico.server.asking.context import Context, Elicitation
+from portico.server.asking.context import MAX_TOKENS, Context, Elicitation
 from portico.wire.errors import ToolError, UsageError
 
 T = TypeVar("T")
@@ -60,6 +60,16 @@ class Elicit(Struct, Generic[T]):
 
     message: str
     response_type: Any = None
+
+
+class Sampling(Struct):
+    """Returned by the function of a dependency: its value is what the client's model says. The official SDK has it as
+    `Sample`."""
+
+    messages: Any
+    max_tokens: int = MAX_TOKENS
+    system_prompt: str | None = None
+    temperature: float | None = None
 
 
 class ListRoots(Struct):
@@ -196,6 +206,14 @@ class _Making:
         """What a question came to, where the function asked one."""
         if isinstance(found, ListRoots):
             self._made[fn] = await self._context.roots()
+            return self._made[fn]
+        if isinstance(found, Sampling):
+            self._made[fn] = await self._context.sample(
+                found.messages,
+                max_tokens=found.max_tokens,
+                system_prompt=found.system_prompt,
+                temperature=found.temperature,
+            )
             return self._made[fn]
         if isinstance(found, Elicit):
             self._made[fn] = found = await self._context.elicit(found.message, found.response_type)

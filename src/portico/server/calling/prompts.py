@@ -27,6 +27,7 @@ class PromptOptions(TypedDict, total=False):
     name: str | None
     title: str | None
     description: str | None
+    version: str | None
     icons: Sequence[Any] | None
     tags: Collection[str]
     meta: Mapping[str, Any] | None
@@ -46,6 +47,7 @@ class Prompt:
         check_options("a prompt", options, PromptOptions)
         self.fn = fn
         self.name = given_name(options.get("name"), fn, "a prompt")
+        self.version = options.get("version")
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         description = options.get("description")
         self.definition = Definition(
@@ -56,6 +58,11 @@ class Prompt:
             icons=checked_icons(options.get("icons")),
             meta=described_meta(options) or None,
         )
+
+    @classmethod
+    def from_function(cls, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> Prompt:
+        """The official SDK's word for `Prompt(fn, …)`."""
+        return cls(fn, **options)
 
     def _arguments(self) -> list[PromptArgument]:
         schema = self.body.signature.input_schema

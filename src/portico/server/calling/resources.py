@@ -38,6 +38,7 @@ class ResourceOptions(TypedDict, total=False):
     name: str | None
     title: str | None
     description: str | None
+    version: str | None
     mime_type: str | None
     size: int | None
     annotations: Annotations | None
@@ -58,6 +59,7 @@ class Resource:
         self.fn = fn
         self.uri = checked_uri(uri)
         self.mime_type = options.get("mime_type")
+        self.version = options.get("version")
         self.name = given_name(options.get("name"), fn, "a resource")
         self.template = Template(uri) if "{" in uri else None
         self.body = Body(fn, self.name, inline=options.get("inline", False))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from base64 import b64encode
 from collections.abc import Sequence
+from inspect import get_annotations
 from typing import Any
 
 import msgspec
@@ -25,7 +27,7 @@ from portico.wire.content import (
     TextContent,
     TextContents,
 )
-from portico.wire.errors import UsageError
+from portico.wire.errors import ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.tools import ERROR, CallToolResult
 
@@ -155,8 +157,27 @@ def _foreign(value: Any) -> Any:
         return {"mimeType": value.mime_type, "data": value.base64()}
     if hasattr(value, "__iter__"):
         return list(value)
-    return str(value)
+    return _described(value)
 
+
+def _described(value: Any) -> Any:
+    """An object of a class that says what its members are, as those; anything else as its text. Raises ToolError for
+    what has none: where it lies in memory is nothing that a model could use."""
+    names = [name for cls in reversed(type(value).__mro__) for name in get_annotations(cls)]
+    members = {name: getattr(value, name) for name in names if name[0] != "_" and hasattr(value, name)}
+    text = str(value)
+    if members and _ADDRESS.search(text):
+        return members
+    if _ADDRESS.search(text):
+        kind = type(value).__name__
+        raise ToolError(
+            f"The result has a {kind}, which cannot be described: return a dict, or give the class annotations.",
+            kind="TypeError",
+        )
+    return text
+
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,}")
 
 _encoder = msgspec.json.Encoder(enc_hook=_foreign)
 

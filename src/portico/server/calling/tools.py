@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import Raw
 
+from portico._lazy import load_module
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
@@ -28,8 +29,6 @@ from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
-
-VERSION = "portico/version"
 
 # tools, Tool Names (2025-11-25): what a name may be made of.
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
@@ -100,7 +99,7 @@ class Tool:
             annotations=_annotations(options.get("annotations")),
             icons=checked_icons(options.get("icons")),
             execution=None if self.task is None else {"taskSupport": self.task.mode},
-            meta=_meta(described_meta(options), options.get("version")),
+            meta=described_meta(options) or None,
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         promised = self.definition.output_schema
@@ -111,6 +110,29 @@ class Tool:
             by_type = None if by_author else verifier(signature.returns, self.name)
             self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
+        # Whether its author has left it open what becomes of a text.
+        self._open = options.get("structured_output") is None and promised is None
+
+    def structure_text(self) -> None:
+        """Send a text as structured content too, unless the author has said something about that."""
+        returns = self.body.signature.returns
+        if self._open and returns is str:
+            self.definition.output_schema = promised = schema(returns, output=True)
+            self._wrapped, self._open = True, False
+            self._verify = verifier(returns, self.name) or SchemaVerifier(promised, self.name, at_once=False)
+
+    @classmethod
+    def from_tool(cls, tool: Tool | Callable[..., Any], **options: Any) -> Tool:
+        """Another tool in another shape: `name`, `title`, `description`, `tags`, `annotations`, `meta`, `version`;
+        `transform_args`, an ArgTransform for each argument that changes; `transform_fn`, a function put around it,
+        which calls it with `forward(…)`."""
+        made: Tool = load_module("portico.server.shaping.shaped_tool").from_tool(tool, **options)
+        return made
+
+    @classmethod
+    def from_function(cls, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> Tool:
+        """FastMCP's word for `Tool(fn, …)`."""
+        return cls(fn, **options)
 
     def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
         """The result of running the body with these arguments, or a coroutine that comes to it.
@@ -242,9 +264,3 @@ def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnot
     if unknown:
         raise UsageError(f"unknown annotation {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}")
     return ToolAnnotations(**{known[name]: value for name, value in given.items()})
-
-
-def _meta(members: dict[str, Any], version: str | None) -> dict[str, Any] | None:
-    if version is not None:
-        members[VERSION] = version
-    return members or None

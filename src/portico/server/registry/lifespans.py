@@ -38,6 +38,11 @@ class Lifespans:
             self._ending.add(held.task)
             held.task.add_done_callback(self._ending.discard)
 
+    @property
+    def users(self) -> int:
+        """How many have entered them, and not left."""
+        return self._users
+
     def value(self, key: object) -> Any:
         """What a lifespan has yielded; None if it has not been entered."""
         held = self._held.get(key)

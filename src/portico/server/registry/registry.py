@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,8 @@ class Registry:
         self.mirrored: dict[str, tuple[Mirror, ...]] = {}
         # Of the tools that there are several versions of: all of them, by name and version.
         self._versions: dict[str, dict[str, Tool]] = {}
+        # Prompts and resources that wait behind a higher version of themselves.
+        self._older: list[Any] = []
         self._completers: dict[tuple[str, str], Completer] = {}
         # One function for all arguments of everything.
         self.completes_all: CompleterOfAll | None = None
@@ -142,10 +144,14 @@ class Registry:
         """
         first: list[Component] = []
         later: list[Tool] = []
+        others: list[Component] = []
+        batch: dict[str, Component] = {}
         tools: dict[str, Tool] = {}
         for component in components:
             if not isinstance(component, Tool):
-                first.append(component)
+                known = self._known_version(component, batch)
+                (first if known is None else others).append(component)
+                batch.setdefault(str(_keys(component)), component)
                 continue
             known = self.tools.get(component.name) or tools.setdefault(component.name, component)
             (later if _is_other_version(component, known) else first).append(component)
@@ -158,6 +164,8 @@ class Registry:
             self._add(component)
         for tool in later:
             self._add_version(tool)
+        for other in others:
+            self._shelve(other)
 
     def _check_free(
         self, component: Component, keys: list[tuple[str, str]], taken: dict[tuple[str, str], str], shared: str = ""
@@ -170,13 +178,45 @@ class Registry:
                 raise UsageError(f"there is already a {kind} {key!r}; remove it first")
             taken[kind, key] = shared or getattr(component, "name", key)
 
+    def _known_version(self, component: Any, batch: Mapping[str, Any]) -> Any:
+        """The prompt or resource that is there, or comes with it, of which this is another version; None if there is
+        none."""
+        if isinstance(component, Completes) or component.version is None:
+            return None
+        known: Any
+        if isinstance(component, Prompt):
+            known = self.prompts.get(component.name)
+        else:
+            known = self.resources.get(component.uri) or self.templates.get(component.uri)
+        known = known or batch.get(str(_keys(component)))
+        return None if known is None or known.version in (None, component.version) else known
+
+    def _shelve(self, component: Any) -> None:
+        """Of two versions the lower one waits until the higher one is removed."""
+        known = self._known_version(component, {})
+        if version_order(component.version) < version_order(known.version):
+            self._older.append(component)
+        else:
+            self._older.append(known)
+            self._take_out(known)
+            self._add(component)
+
+    def _back(self, removed: Any) -> None:
+        """The highest version that waits for the place of what was removed has it now."""
+        key = _keys(removed)
+        waiting = [one for one in self._older if _keys(one) == key]
+        if waiting:
+            found = max(waiting, key=lambda one: version_order(one.version))
+            self._older.remove(found)
+            self._add(found)
+
     def _add_version(self, tool: Tool) -> None:
         """Another version of a tool that is there."""
         known = self.tools.get(tool.name)
         assert known is not None
         versions = self._versions.setdefault(tool.name, {known.version or "": known})
         versions[tool.version or ""] = tool
-        if _order(tool.version) > _order(known.version):
+        if version_order(tool.version) > version_order(known.version):
             self._withdraw(known)
             self._add(tool)
         for one in versions.values():
@@ -188,8 +228,10 @@ class Registry:
 
     def versions(self, component: Component) -> list[Component]:
         """What goes by the same name: all versions of a tool, the highest last."""
-        found = self._of(component.name) if isinstance(component, Tool) else {}
-        return [*sorted(found.values(), key=lambda one: _order(one.version))] or [component]
+        if not isinstance(component, Tool):
+            return [*(one for one in self._older if _keys(one) == _keys(component)), component]
+        found = self._of(component.name)
+        return [*sorted(found.values(), key=lambda one: version_order(one.version))] or [component]
 
     def _holder(self, kind: str, key: str) -> str | None:
         """The name of what has a name or an alias already."""
@@ -238,21 +280,29 @@ class Registry:
         if not versions:
             self._versions.pop(tool.name, None)
         elif tool.name not in self.tools:
-            self._add(max(versions.values(), key=lambda one: _order(one.version)))
+            self._add(max(versions.values(), key=lambda one: version_order(one.version)))
 
     def remove(self, component: Component) -> None:
         """Take a component out, unless another has its name by now."""
+        if component in self._older:
+            self._older.remove(component)
+        elif self._take_out(component) and self._older:
+            self._back(component)
+
+    def _take_out(self, component: Component) -> bool:
         if isinstance(component, Tool):
             self._remove_tool(component)
         elif isinstance(component, Prompt):
-            self.prompts.remove(component.name, component)
+            return self.prompts.remove(component.name, component)
         elif isinstance(component, Completes):
             if self._completers.get((component.of, component.argument)) is component.completer:
                 del self._completers[component.of, component.argument]
         elif component.template is None:
-            self.resources.remove(component.uri, component)
+            return self.resources.remove(component.uri, component)
         elif self.templates.remove(component.uri, component):
             self._matcher.remove(component.template)
+            return True
+        return False
 
 
 def _keys(component: Component) -> list[tuple[str, str]]:
@@ -272,7 +322,7 @@ def _versioned(tool: Tool) -> str:
     return f"{tool.name}@{tool.version}"
 
 
-def _order(version: str | None) -> list[tuple[int, str]]:
+def version_order(version: str | None) -> list[tuple[int, str]]:
     """Versions in their order: numbers as numbers."""
     parts = (version or "").replace("-", ".").split(".")
     return [(int(one), "") if one.isdecimal() and len(one) < 10 else (-1, one) for one in parts]

@@ -97,6 +97,7 @@ class Registrar:
         * **name** – what clients call it; the function's name otherwise.
         * **title** – what people see.
         * **description** – what it is for; the first part of the docstring otherwise.
+        * **version** – of this prompt, shown in its `_meta`; of several the highest is there.
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
         * **tags** – words to find it by, shown in its `_meta`.
@@ -111,6 +112,7 @@ class Registrar:
         * **name** – what it is called; the function's name otherwise.
         * **title** – what people see.
         * **description** – what is there; the first part of the docstring otherwise.
+        * **version** – of this resource, shown in its `_meta`; of several the highest is there.
         * **mime_type** – of what the function returns; otherwise a text is `text/plain`, bytes are
           `application/octet-stream`, and anything else is `application/json`.
         * **size** – in bytes, where it is known.
@@ -139,6 +141,12 @@ class Registrar:
                 raise UsageError("a completion is for an argument of something: @server.completion(of, argument)")
             return self._decorate(lambda fn: Completes("", "", CompleterOfAll(fn)))
         return self._decorate(lambda fn: Completes(of, argument, Completer(fn)))
+
+
+def marks_of(function: Any) -> list[Callable[[Any], Component]]:
+    """What the decorators of this module have left on a function: each makes a component of it."""
+    found = getattr(function, _MARKS, ())
+    return list(found) if callable(function) and isinstance(found, list) else []
 
 
 class _Marks(Registrar):

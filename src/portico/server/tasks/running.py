@@ -274,10 +274,7 @@ class JobRounds:
     def __init__(self, running: RunningJob) -> None:
         self._running = running
         self.keys = ReplayKeys()
-
-    @property
-    def replays(self) -> bool:
-        return bool(self._running.steps or self._running.job.answers)
+        self.replays = bool(running.steps or running.job.answers)
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         params = require(self.call, method, params)
@@ -302,7 +299,7 @@ class JobRounds:
             await self._running.finish_step(key, Raw(encode(value)))
         return msgspec.json.decode(self._running.steps[key])
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: the call is a task already."""
 
 

@@ -11,13 +11,13 @@ from portico.services.live.forking import Forking
 from portico.services.live.jail import obstacle
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
+from portico.services.live.protocol import SCRIPT
 from portico.services.live.workers import PythonWorker
 
 log = logging.getLogger("portico")
 
 # What Python takes of its memory by itself.
 PYTHON_MEMORY = 96 * MIB
-SCRIPT = "portico.services.live.script"
 # The order of a set of texts is part of what a script does, and has to be the same when it is done again.
 HASHES = {"PYTHONHASHSEED": "0"}
 

@@ -25,9 +25,11 @@ def _indexed(contract: Contract) -> ToolIndex:
 
 
 def _words(tool: Definition) -> ToolWords:
+    parts = fields(tool.input_schema)
     return ToolWords(
         name=f"{tool.name} {tool.invocation}",
         title=tool.title,
         description=tool.description,
-        parameters=" ".join(f"{one.name} {one.schema.get('description', '')}" for one in fields(tool.input_schema)),
+        parameters=" ".join(one.name for one in parts),
+        explanations=" ".join(str(one.schema.get("description", "")) for one in parts),
     )

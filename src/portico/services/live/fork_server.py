@@ -201,11 +201,19 @@ class ForkServer:
                 say(protocol.READY, "refusal", str(reason))
                 leave(1)
             settle({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
-            serve(Interpreter(limits=self.limits, projects=self.projects), report)
+            serve(self._image(), report)
             leave(0)
         finally:
             # Whatever was raised is not printed: the server sees that the channel has ended.
             leave(2)
+
+    def _image(self) -> Interpreter:
+        """It runs scripts where that was loaded: half of it is asyncio, which most have no use for."""
+        image = Interpreter(limits=self.limits, projects=self.projects)
+        script = sys.modules.get(protocol.SCRIPT)
+        if script is not None:
+            image.add_operation("run_script", script.run)
+        return image
 
     def _bury(self, process: int) -> None:
         number, pid = self.workers.pop(process)

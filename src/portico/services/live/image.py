@@ -14,11 +14,11 @@ import textwrap
 import types
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from portico._lazy import load_module
 from portico.services.live import inspect as questions
 from portico.services.live import saving
 from portico.services.live.changes import ClassWatch, MethodChange, changes, define
@@ -66,7 +66,6 @@ class Interpreter:
         self.watch = ClassWatch(self.names)
         self._operations: dict[str, Callable[..., Any]] = {
             "evaluate": self.evaluate,
-            "run_script": self.run_script,
             "inspect_object": self.inspect_object,
             "list_packages": questions.packages,
             "list_classes": self._about(questions.classes),
@@ -82,6 +81,10 @@ class Interpreter:
             "restore_part": self.restore_part,
             "restore": self.restore,
         }
+
+    def add_operation(self, op: str, operation: Callable[..., Any]) -> None:
+        """One more, which is given this image first."""
+        self._operations[op] = partial(operation, self)
 
     def _about(self, question: Callable[..., Any]) -> Callable[..., Any]:
         return lambda **arguments: question(self.names, **arguments)
@@ -123,11 +126,6 @@ class Interpreter:
             result["type"] = clean(type(value).__qualname__)[:200]
             result |= self._as_json(value)
         return result | self.watch.changed()
-
-    def run_script(self, **asked: Any) -> dict[str, Any]:
-        """Run a script that calls tools. What it needs is loaded by those who want it: half of it is asyncio."""
-        run: Callable[..., dict[str, Any]] = load_module("portico.services.live.script").run
-        return run(self, **asked)
 
     def _as_json(self, value: Any) -> dict[str, Any]:
         """The value as a text of JSON, which is not decoded before its length is known."""

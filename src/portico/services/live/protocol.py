@@ -20,6 +20,8 @@ from json import dumps
 _LENGTH = struct.Struct(">I")
 
 READY = 0
+# What a worker needs that runs scripts: it is loaded by those who ask for it.
+SCRIPT = "portico.services.live.script"
 # The exit status of a worker whose interpreter is beyond repair.
 BROKEN = 70
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,7 +82,7 @@ class Exchange:
         handler: Handler,
         settings: Settings,
         describe: Callable[[], dict[str, Any]],
-        pages: Iterable[PageRoute] = (),
+        pages: Sequence[PageRoute] = (),
         auth: ResourceServer | None = None,
     ) -> None:
         self.settings = settings
@@ -102,9 +102,10 @@ class Exchange:
         self.traffic = Traffic()
         main = Endpoint(handler, settings, self.metrics, self.traffic, self._forbidden)
         self.sessions = main.sessions
+        # An author may say it in other words.
+        said = {page.path for page in pages}
         self._fixed: Routes = {
-            ("GET", "/health"): self._health,
-            ("GET", "/healthz"): self._health,
+            **{("GET", path): self._health for path in ("/health", "/healthz") if path not in said},
             ("GET", "/readyz"): self._show_readiness,
             ("GET", "/metrics"): self._show_metrics,
             ("POST", "/"): main.post,

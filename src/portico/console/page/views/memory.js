@@ -1,6 +1,6 @@
 // Memories: found with their scores and why, over time, by tag and thread; changed and deleted; what hangs together.
 
-import { ask, button, empty, fill, h, later, plain, say, show, when } from "../dom.js";
+import { ask, button, empty, facts, fill, h, later, plain, say, segments, sheet, show, when } from "../dom.js";
 import { makeGraph } from "../graph.js";
 import { offers, use, within } from "../service.js";
 
@@ -15,9 +15,8 @@ export function memoryView(place, app, rest) {
   let way = rest[0] === "graph" ? 2 : rest[0] === "timeline" ? 1 : 0;
   let memories = [];
   let cursor;
-  const buttons = ways.map((name, index) => button(name, () => { way = index; draw(); }, { "aria-pressed": String(index === way) }));
-  fill(place, h("div", { class: "page" },
-    h("div", { class: "row apart" }, h("h1", {}, "Memories"), h("div", { class: "row" }, h("div", { class: "segments", role: "group", "aria-label": "How to look at them" }, buttons), offers(app, "memory", "capture") ? button("New memory", () => capture(app, search), { class: "primary" }) : undefined)),
+  const bar = segments(ways, (index) => { way = index; draw(); });
+  fill(place, sheet("Memories", [bar.element, offers(app, "memory", "capture") ? button("New memory", () => capture(app, search), { class: "primary" }) : undefined],
     h("div", { class: "stack" }, query, filter, aside), found));
 
   async function search(more) {
@@ -42,7 +41,7 @@ export function memoryView(place, app, rest) {
   };
 
   function draw(said) {
-    buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === way)));
+    bar.press(way);
     if (!memories.length) return void fill(found, empty("Nothing found", query.value || filter.value ? "Try fewer words, or another filter." : "Nothing has been captured yet."));
     const note = said?.note ? h("p", { class: "quiet" }, plain(said.note, 400)) : undefined;
     if (way === 2) return void fill(found, makeGraph(memories, (id) => open(id)), entities(app, (name) => { query.value = name; way = 0; search(); }));
@@ -113,7 +112,7 @@ async function openMemory(app, id, changed) {
       if (await ask("Delete this memory", "It can be restored for a while.", "Delete")) await within(past, async () => { await use(app, "memory", "delete", { memory_id: id, reason: "deleted in the console" }); done("Deleted"); });
     };
     fill(body, h("label", { for: "memory-text" }, "Content"), text, h("label", { for: "memory-tags" }, "Tags, with commas between them"), tags,
-      h("dl", { class: "facts" }, ["namespace", "domain", "thread", "author", "source", "project", "branch", "status", "version", "at", "urn"].filter((key) => one[key] !== undefined && one[key] !== null).flatMap((key) => [h("dt", {}, key), h("dd", {}, plain(one[key], 300))])),
+      facts(["namespace", "domain", "thread", "author", "source", "project", "branch", "status", "version", "at", "urn"].map((key) => [key, one[key]])),
       h("div", { class: "row" }, offers(app, "memory", "update") ? button("Keep the changes", keep, { class: "primary" }) : undefined, offers(app, "memory", "delete") ? button("Delete", drop, { class: "danger" }) : undefined,
         offers(app, "memory", "history") ? button("History", () => within(past, async () => fill(past, history(await use(app, "memory", "history", { memory_id: id }))))) : undefined), past);
   });

@@ -1,22 +1,19 @@
 // Prompts: arguments, completed while they are typed, and the messages that come of them.
 
-import { button, empty, fill, fresh, h, later, lead, plain, say } from "../dom.js";
+import { button, empty, fill, fresh, h, later, lead, plain, say, split } from "../dom.js";
 import { makeList } from "../list.js";
 import { showBlock } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 
 export function promptsView(place, app, rest) {
-  const detail = h("section", { class: "detail", "aria-label": "The prompt" });
   const list = makeList({ label: "Prompts", choose: (prompt) => app.goto("prompts", prompt.name) });
-  const split = h("div", { class: "split" }, list.element, detail);
-  fill(place, split);
-  place.classList.add("filled");
+  const { detail, choose, leave } = split(place, list, "The prompt");
   let prompts = [];
   let wanted = rest;
   const opened = new Map();
 
   function show(name) {
-    split.classList.toggle("chosen", Boolean(name));
+    choose(name);
     const prompt = prompts.find((one) => one.name === name);
     if (!prompt) return void fill(detail, empty("Prompts", prompts.length ? "Choose one on the left." : "This server offers none."));
     list.select(prompt);
@@ -39,7 +36,7 @@ export function promptsView(place, app, rest) {
   return {
     refresh: load,
     go(next) { wanted = next; show(next[0]); detail.querySelector("h1")?.focus(); },
-    leave: () => place.classList.remove("filled"),
+    leave,
   };
 }
 

@@ -1,23 +1,20 @@
 // Resources and templates: read one, fill a template's places in, hear of changes.
 
-import { button, empty, fill, h, lead, plain, say } from "../dom.js";
+import { button, empty, fill, h, lead, plain, say, split } from "../dom.js";
 import { makeList } from "../list.js";
 import { showContents } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 import { completing } from "./prompts.js";
 
 export function resourcesView(place, app, rest) {
-  const detail = h("section", { class: "detail", "aria-label": "The resource" });
   const list = makeList({ label: "Resources", choose: (one) => app.goto("resources", one.uri ?? one.uriTemplate) });
-  const split = h("div", { class: "split" }, list.element, detail);
-  fill(place, split);
-  place.classList.add("filled");
+  const { detail, choose, leave } = split(place, list, "The resource");
   let all = [];
   let wanted = rest;
   const runs = new Map();
 
   function show(uri) {
-    split.classList.toggle("chosen", Boolean(uri));
+    choose(uri);
     if (!uri) return void fill(detail, all.length ? empty("Resources", "Choose one on the left. A template has places to fill in.") : empty("No resources", "This server lists none; one can still be read by its address."), direct());
     // An address that is not listed can be read too: a link in a result leads here.
     const one = all.find((item) => (item.uri ?? item.uriTemplate) === uri) ?? { uri, name: uri };
@@ -50,9 +47,9 @@ export function resourcesView(place, app, rest) {
     const fields = names.map((name) => [name, completing(app, { type: "ref/resource", uri: one.uriTemplate }, name, () => Object.fromEntries(fields.map(([key, field]) => [key, field.input.value])))]);
     const uri = () => expand(one.uriTemplate, Object.fromEntries(fields.map(([name, field]) => [name, field.input.value])));
     const shown = h("code", { class: "breakable quiet" });
-    const say = () => { shown.textContent = plain(uri(), 500); };
-    fields.forEach(([, field]) => field.input.addEventListener("input", say));
-    say();
+    const spell = () => { shown.textContent = plain(uri(), 500); };
+    fields.forEach(([, field]) => field.input.addEventListener("input", spell));
+    spell();
     return [head(one), h("code", { class: "breakable" }, plain(one.uriTemplate, 500)),
       h("div", { class: "card" }, fields.map(([, field]) => field.element), shown, actions(uri, kept))];
   }
@@ -77,7 +74,7 @@ export function resourcesView(place, app, rest) {
   return {
     refresh: () => { load(); say("Something has changed"); },
     go(next) { wanted = next; show(next[0]); detail.querySelector("h1")?.focus(); },
-    leave: () => place.classList.remove("filled"),
+    leave,
   };
 }
 

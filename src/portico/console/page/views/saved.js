@@ -1,13 +1,13 @@
 // Calls that were saved, to be run again.
 
-import { ask, button, empty, fill, h, plain, say, when } from "../dom.js";
+import { ask, button, empty, fill, h, plain, say, sheet, when } from "../dom.js";
 import { within } from "../service.js";
 
-const PLACES = { "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
+const PLACES = { __proto__: null, "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
 
 export function savedView(place, app) {
   const list = h("div", { class: "stack" });
-  fill(place, h("div", { class: "page" }, h("h1", {}, "Saved calls"), list));
+  fill(place, sheet("Saved calls", undefined, list));
   const load = () => within(list, async () => {
     const { saved } = await app.call("list_saved");
     fill(list, saved.length ? saved.map(row) : empty("Nothing is saved yet", "Save a call beside its Run button, and it is here the next time."));

@@ -1,6 +1,6 @@
 // Tools: a form from the schema, a run, what came of it.
 
-import { button, empty, fill, h, lead, number, plain, say, show } from "../dom.js";
+import { button, empty, facts, fill, h, lead, number, plain, say, show, split } from "../dom.js";
 import { makeForm } from "../form.js";
 import { makeList } from "../list.js";
 import { showResult } from "../results.js";
@@ -10,11 +10,8 @@ import { makeTree } from "../tree.js";
 const HINTS = [["readOnlyHint", true, "reads only", "good"], ["destructiveHint", true, "can destroy", "bad"], ["idempotentHint", true, "can be repeated", ""], ["openWorldHint", true, "reaches outside", "warn"]];
 
 export function toolsView(place, app, rest) {
-  const detail = h("section", { class: "detail", "aria-label": "The tool" });
   const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
-  const split = h("div", { class: "split" }, list.element, detail);
-  fill(place, split);
-  place.classList.add("filled");
+  const { detail, choose, leave } = split(place, list, "The tool");
   // What was typed and what came of it stays while another tool is looked at.
   const opened = new Map();
   let tools = [];
@@ -23,7 +20,7 @@ export function toolsView(place, app, rest) {
 
   function show(name, given) {
     const tool = tools.find((one) => one.name === name);
-    split.classList.toggle("chosen", Boolean(name));
+    choose(name);
     if (!tool) return void fill(detail, name ? empty("There is no such tool", plain(name)) : instructions(app));
     list.select(tool);
     const text = JSON.stringify(tool);
@@ -57,7 +54,7 @@ export function toolsView(place, app, rest) {
       show(next[0], next[1] === "saved" ? app.given : undefined);
       if (next[0]) detail.querySelector("h1")?.focus();
     },
-    leave: () => place.classList.remove("filled"),
+    leave,
   };
 }
 
@@ -65,7 +62,7 @@ function instructions(app) {
   const { server, instructions: text, revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
     lead(text ?? "Choose a tool on the left. Type / to filter, Ctrl-K to go anywhere.", 2000),
-    h("dl", { class: "facts" }, [["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]].filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value, 400))]))];
+    facts([["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]])];
 }
 
 function makeTool(app, tool, weight, given, runs) {

@@ -1,12 +1,12 @@
 // The servers behind this one: whether they answer, what they said last, what is held back.
 
-import { empty, fill, h, number, plain, span, when } from "../dom.js";
+import { empty, facts, fill, h, number, plain, sheet, span, when } from "../dom.js";
 import { makeTable } from "../results.js";
 import { within } from "../service.js";
 
 export function upstreamsView(place, app) {
   const body = h("div", { class: "stack" });
-  fill(place, h("div", { class: "page" }, h("h1", {}, "Upstreams"), body));
+  fill(place, sheet("Upstreams", undefined, body));
   const draw = (said) => {
     const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.key));
     fill(body, said.upstreams.length ? h("div", { class: "cards" }, said.upstreams.map((one) => card(one, open))) : empty("No upstreams", "This gateway has none."),
@@ -20,10 +20,10 @@ export function upstreamsView(place, app) {
 
 function card(one, open) {
   const colour = one.up ? "good" : one.retry_after ? "warn" : "bad";
-  const facts = [["Revision", one.revision], ["Offers", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)}, ${number(one.errors ?? 0)} with an error`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
+  const known = [["Revision", one.revision], ["Offers", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)}, ${number(one.errors ?? 0)} with an error`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
     ["Next try", !one.up && one.retry_after ? `in ${span(one.retry_after * 1000)}` : undefined]];
   return h("article", { class: "card" }, h("div", { class: "row apart" }, h("h2", { class: "row name" }, h("span", { class: `dot ${colour}` }), plain(one.alias, 80)), h("span", { class: `badge ${colour}` }, plain(one.up ? one.state ?? "up" : one.state ?? "away", 30))),
     one.error ? h("p", { class: "problem" }, plain(one.error, 400)) : undefined,
-    h("dl", { class: "facts" }, facts.filter(([, value]) => value !== undefined && value !== null).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value, 120))]), one.since ? [h("dt", {}, one.up ? "Up since" : "Away since"), h("dd", {}, when(one.since))] : undefined),
+    facts([...known, [one.up ? "Up since" : "Away since", one.since ? when(one.since) : undefined]]),
     one.stderr?.length ? h("details", { open: open.has(one.alias), data: { key: one.alias } }, h("summary", {}, "What it wrote last"), h("pre", { class: "loglines", tabindex: "0" }, one.stderr.slice(-100).map((line) => plain(line, 600)).join("\n"))) : undefined);
 }

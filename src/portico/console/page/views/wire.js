@@ -1,6 +1,6 @@
 // Every message, both hops, grouped by round trip: the request, what was said on its way, the response.
 
-import { ask, button, empty, fill, h, later, plain, save, size, span, visible } from "../dom.js";
+import { ask, button, empty, fill, h, later, plain, save, sheet, size, span, visible } from "../dom.js";
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
 
@@ -19,12 +19,12 @@ export function wireView(place, app, rest) {
     hold.textContent = paused ? "Go on" : "Pause";
     if (!paused) draw();
   });
-  fill(place, h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, "Messages"), h("div", { class: "row" }, hold, exporter(app), button("Clear", async () => {
+  fill(place, sheet("Messages", [hold, exporter(app), button("Clear", async () => {
     if (!(await ask("Clear the messages", "Those that were recorded are forgotten.", "Clear"))) return;
     await within(list, () => app.call("clear_wire"));
     trips.clear();
     draw();
-  }))), h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), count), list));
+  })], h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), count), list));
 
   const take = (messages) => {
     for (const message of messages) {
@@ -60,7 +60,8 @@ export function wireView(place, app, rest) {
     const { messages } = await app.call("wire", { limit: 500 });
     take(fresh(messages));
     draw();
-    const wanted = rest[0] && [...trips.values()].find((trip) => trip.key === rest[0] || trip.messages.some((one) => String(one.id) === rest[0]));
+    const all = [...trips.values()];
+    const wanted = rest[0] && (all.find((trip) => trip.key === rest[0]) ?? all.findLast((trip) => trip.messages[0].name === rest[1]));
     if (wanted?.element) { wanted.element.open = true; wanted.element.scrollIntoView({ block: "center" }); wanted.element.querySelector("summary").focus(); }
   });
   const off = app.on("wire", ({ messages }) => take(fresh(messages)));

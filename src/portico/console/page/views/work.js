@@ -1,6 +1,6 @@
 // Work items: a board by state, a tree with what blocks what. Dragged, or moved with the arrow keys.
 
-import { ask, button, empty, fill, h, plain, say, show, when } from "../dom.js";
+import { ask, button, empty, facts, fill, h, plain, say, segments, sheet, show, when } from "../dom.js";
 import { offers, use, within } from "../service.js";
 
 const STATES = [["pending", "To do"], ["in_progress", "In work"], ["completed", "Done"], ["failed", "Given up"]];
@@ -9,11 +9,11 @@ export function workView(place, app) {
   const body = h("div", {});
   const query = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the work items" });
   let way = 0;
-  const buttons = ["Board", "Tree"].map((name, index) => button(name, () => { way = index; load(); }, { "aria-pressed": "false" }));
-  fill(place, h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, "Work items"), h("div", { class: "row" }, query, h("div", { class: "segments", role: "group", "aria-label": "How to look at them" }, buttons), button("New item", () => create(app, load), { class: "primary" }))), body));
+  const bar = segments(["Board", "Tree"], (index) => { way = index; load(); });
+  fill(place, sheet("Work items", [query, bar.element, button("New item", () => create(app, load), { class: "primary" })], body));
 
   const load = (focus) => within(body, async () => {
-    buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === way)));
+    bar.press(way);
     const args = query.value.trim() ? { query: query.value.trim() } : {};
     if (way === 1) return fill(body, tree((await use(app, "tasks", "task_tree", { project: "*" })).tasks, (id) => openItem(app, id, load)));
     const { tasks } = await use(app, "tasks", "list_tasks", { ...args, project: "*", limit: 200 });
@@ -70,7 +70,7 @@ function tree(tasks, open) {
   const levels = [top];
   for (const one of tasks.slice(0, 2000)) {
     const inner = h("ul", { class: "branches" });
-    const item = h("li", {}, h("div", { class: "row" }, h("span", { class: `badge ${{ completed: "good", failed: "bad", in_progress: "accent" }[one.status] ?? ""}` }, STATES.find(([key]) => key === one.status)?.[1] ?? plain(one.status, 20)),
+    const item = h("li", {}, h("div", { class: "row" }, h("span", { class: `badge ${{ __proto__: null, completed: "good", failed: "bad", in_progress: "accent" }[one.status] ?? ""}` }, STATES.find(([key]) => key === one.status)?.[1] ?? plain(one.status, 20)),
       button(plain(one.description, 200), () => open(one.id), { class: "plain" }), one.worker ? h("span", { class: "quiet" }, plain(one.worker, 40)) : undefined,
       one.blocked_by?.length ? h("span", { class: "badge warn" }, `waits for ${one.blocked_by.map((id) => plain(names.get(id) ?? id, 40)).join(", ")}`) : undefined), inner);
     (levels[one.depth ?? 0] ?? top).append(item);
@@ -96,7 +96,7 @@ async function openItem(app, id, changed) {
       say("Changed");
     });
     fill(body, h("label", { for: "item-text" }, "What is to be done"), text, h("label", { for: "item-state" }, "State"), state,
-      h("dl", { class: "facts" }, ["id", "priority", "worker", "due_at", "created_by", "created_at", "started_at", "completed_at", "context", "result", "project"].filter((key) => one[key] !== undefined && one[key] !== null && one[key] !== "").flatMap((key) => [h("dt", {}, key.replaceAll("_", " ")), h("dd", {}, plain(one[key], 600))]), (one.blocked_by ?? []).length ? [h("dt", {}, "waits for"), h("dd", {}, plain(one.blocked_by.join(", "), 400))] : undefined),
+      facts([...["id", "priority", "worker", "due_at", "created_by", "created_at", "started_at", "completed_at", "context", "result", "project"].map((key) => [key, one[key]]), ["waits for", (one.blocked_by ?? []).join(", ")]]),
       (one.notes ?? []).slice(0, 50).map((line) => h("p", { class: "about" }, plain(line.text ?? line, 1000))), h("label", { for: "item-note" }, "Note"), note, problem,
       h("div", { class: "row" }, button("Keep the changes", keep, { class: "primary" }),
         offers(app, "tasks", "delete_task") ? button("Delete", async () => { if (await ask("Delete it", "What hangs below it stays.", "Delete")) await within(problem, async () => { await use(app, "tasks", "delete_task", { id, reason: "deleted in the console" }); dialog.close(); }); }, { class: "danger" }) : undefined,

@@ -1,0 +1,177 @@
+"""How well tools are found by what they are for, on LiveMCPBench: 70 servers with 527 tools, 94 tasks of people.
+
+    python benchmarks/tool_search.py PATH              # of a checkout of github.com/icip-cas/LiveMCPBench
+    python benchmarks/tool_search.py PATH --held-out   # the tasks that nothing was tuned on, too
+
+Each task says in words what is wanted, which steps people took, and which tools they used. `question` is the share of
+those tools among the first ten that are found with the words of the task as one query; `steps` is the share that is
+among the first five of at least one step. Weights were chosen on the tasks with an even index alone, so those with an
+odd one are the judges. The data is theirs and is not part of this repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from portico.finding.index import ToolIndex, ToolWords
+from portico.schema import fields
+
+Search = Callable[[str, int], list[int]]
+
+
+class Task(NamedTuple):
+    question: str
+    steps: list[str]
+    tools: list[str]
+
+
+class Bench(NamedTuple):
+    tools: list[ToolWords]
+    # By index in the file; those without annotated tools are left out.
+    tasks: dict[int, Task]
+
+    def half(self, rest: int) -> list[Task]:
+        return [task for at, task in self.tasks.items() if at % 2 == rest]
+
+
+def load(path: Path) -> Bench:
+    servers = json.loads((path / "tools/LiveMCPTool/tools.json").read_text())
+    tools = [_words(server, one) for server in servers for part in server["tools"].values() for one in part["tools"]]
+    said = json.loads((path / "annotated_data/all_annotations.json").read_text())
+    known = {one.name for one in tools}
+    tasks = {}
+    for at, task in enumerate(said):
+        notes = task["Annotator Metadata"]
+        named = [one for one in _items(notes["Tools"]) if one in known]
+        if named:
+            tasks[at] = Task(task["Question"], _items(notes["Steps"]), named)
+    return Bench(tools, tasks)
+
+
+def _words(server: dict, tool: dict) -> ToolWords:
+    """As a gateway has them: the server's alias is its name."""
+    parts = fields(tool["inputSchema"])
+    return ToolWords(
+        name=tool["name"],
+        title=((tool.get("annotations") or {}).get("title")) or "",
+        description=tool.get("description") or "",
+        parameters=" ".join(one.name for one in parts),
+        explanations=" ".join(str(one.schema.get("description", "")) for one in parts),
+        server=next(iter(server["tools"])),
+    )
+
+
+def _items(text: str) -> list[str]:
+    """The lines of a numbered list."""
+    found = (re.sub(r"^\s*\d+\s*[.)]\s*", "", line).strip() for line in text.splitlines())
+    return list(dict.fromkeys(one for one in found if one))
+
+
+def recall(tasks: Sequence[Task], tools: Sequence[ToolWords], search: Search) -> tuple[float, float]:
+    """The mean over the tasks: of the question at 10, of the steps at 5."""
+    questions, steps = [], []
+    for task in tasks:
+        wanted = set(task.tools)
+        first = {tools[at].name for at in search(task.question, 10)}
+        any_step = {tools[at].name for step in task.steps for at in search(step, 5)}
+        questions.append(len(wanted & first) / len(wanted))
+        steps.append(len(wanted & any_step) / len(wanted))
+    return sum(questions) / len(questions), sum(steps) / len(steps)
+
+
+def ours(tools: Sequence[ToolWords]) -> Search:
+    index = ToolIndex(tools)
+    return lambda query, most: [at for at, _ in index.search(query, most)]
+
+
+def plain(tools: Sequence[ToolWords], k1: float = 1.5, b: float = 0.75) -> Search:
+    """BM25 as the textbooks have it, over everything that is said of a tool."""
+    bags = [
+        Counter(re.findall(r"[a-z0-9]+", " ".join((t.name, t.description, t.parameters, t.explanations)).lower()))
+        for t in tools
+    ]
+    usual = sum(bag.total() for bag in bags) / len(bags)
+    with_it = Counter(word for bag in bags for word in bag)
+
+    def search(query: str, most: int) -> list[int]:
+        scores = [0.0] * len(bags)
+        for word in re.findall(r"[a-z0-9]+", query.lower()):
+            rarity = math.log(1 + (len(bags) - with_it[word] + 0.5) / (with_it[word] + 0.5))
+            for at, bag in enumerate(bags):
+                if times := bag[word]:
+                    scores[at] += rarity * times * (k1 + 1) / (times + k1 * (1 - b + b * bag.total() / usual))
+        return sorted(range(len(bags)), key=lambda at: -scores[at])[:most]
+
+    return search
+
+
+def milliseconds(index: ToolIndex, queries: Sequence[str]) -> float:
+    """CPU time of one query, the best of five rounds."""
+    rounds = []
+    for _ in range(5):
+        began = time.process_time()
+        for query in queries:
+            index.search(query, 10)
+        rounds.append((time.process_time() - began) / len(queries) * 1000)
+    return min(rounds)
+
+
+def grown(tools: Sequence[ToolWords], count: int) -> list[ToolWords]:
+    """More tools of the same kind: each with words of two others, so that none is said twice."""
+    chance = random.Random(7)
+    found = list(tools)
+    while len(found) < count:
+        one, two = chance.choice(tools), chance.choice(tools)
+        found.append(
+            ToolWords(
+                f"{one.name}_{len(found)}",
+                two.title,
+                f"{two.description} {one.description[:80]}",
+                one.parameters,
+                one.explanations,
+                two.server,
+            )
+        )
+    return found[:count]
+
+
+def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, str, str, str]]:
+    """For each way of searching: the tasks, R@10 of the question, R@5 of the steps."""
+    bench = load(path)
+    halves = {"even (tuned on)": bench.half(0)} | ({"odd (held out)": bench.half(1)} if held_out else {})
+    found = []
+    for name, search in (("plain BM25", plain(bench.tools)), ("find_tools", ours(bench.tools))):
+        for which, tasks in halves.items():
+            question, steps = recall(tasks, bench.tools, search)
+            found.append((name, f"{which}: {len(tasks)}", f"{question:.3f}", f"{steps:.3f}"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("path", type=Path, help="a checkout of LiveMCPBench")
+    parser.add_argument("--held-out", action="store_true", help="the odd tasks too")
+    arguments = parser.parse_args()
+    print(f"{'':12} {'tasks':22} {'question R@10':>14} {'steps R@5':>10}")
+    for name, which, question, steps in rows(arguments.path, held_out=arguments.held_out):
+        print(f"{name:12} {which:22} {question:>14} {steps:>10}")
+    bench = load(arguments.path)
+    queries = [task.question for task in bench.half(0)] + [step for task in bench.half(0) for step in task.steps]
+    for count in (len(bench.tools), 10_000):
+        began = time.process_time()
+        index = ToolIndex(grown(bench.tools, count))
+        made = time.process_time() - began
+        print(f"{count:,} tools: {milliseconds(index, queries):.2f} ms a query, the index made in {made:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

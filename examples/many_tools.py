@@ -1,0 +1,47 @@
+"""Three servers behind one gateway, and two tools in front of all of theirs.
+
+python examples/many_tools.py
+portico serve examples/many_tools.py --face search
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+
+from portico import Client, Gateway
+from portico.extend import SearchFace
+
+SERVICE = [sys.executable, "-m", "portico", "serve", "--data", mkdtemp(prefix="portico-"), "--services"]
+
+server = Gateway(
+    {
+        "notes": [*SERVICE, "memory"],
+        "work": [*SERVICE, "tasks"],
+        "weather": [sys.executable, str(Path(__file__).with_name("weather.py"))],
+    }
+)
+
+
+async def answer(question: object) -> dict[str, str]:
+    """What the forecast asks: its questions come through."""
+    return {"value": "celsius"}
+
+
+async def main() -> None:
+    face = Client(SearchFace(server), elicitation_handler=answer)
+    async with Client(server) as everything, face as client:
+        await everything.list_tools()
+        await server.settle(30)
+        print("all tools:", len(await everything.list_tools(fresh=True)))
+        print("listed:", *[tool.name for tool in await client.list_tools()])
+        found = await client.call_tool(
+            "find_tools", {"queries": ["tomorrow's weather", "remember a decision", "what to do next"], "limit": 1}
+        )
+        print(found.text)
+        said = await client.call_tool("call_tool", {"name": "weather_forecast", "arguments": {"city": "Oslo"}})
+        print(said.text)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

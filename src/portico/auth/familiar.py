@@ -1,0 +1,273 @@
+"""The words that FastMCP and the official SDK have for whose tokens are good: for servers written for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from portico.auth.principal import Principal
+from portico.auth.resource import ResourceServer
+from portico.auth.verifiers.credentials import Fetcher, RequestCredentials, TokenInvalid, Verified
+from portico.auth.verifiers.introspection import IntrospectionVerifier
+from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
+from portico.auth.verifiers.signatures import SignedToken, pem_key
+from portico.wire.errors import UsageError
+
+
+class AccessToken(Struct, kw_only=True):
+    """What is known of the token of a request. The token itself is there only for who verifies it, and not kept."""
+
+    token: str = ""
+    client_id: str = ""
+    scopes: list[str] = []
+    expires_at: int | None = None
+    resource: str | None = None
+    subject: str | None = None
+    claims: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"AccessToken(client_id={self.client_id!r}, scopes={self.scopes!r})"  # the rest is secret
+
+
+def access_token_of(principal: Principal) -> AccessToken:
+    return AccessToken(
+        client_id=principal.client_id or principal.id,
+        scopes=sorted(principal.scopes or ()),
+        subject=principal.id,
+        claims={"sub": principal.id, **principal.claims},
+    )
+
+
+class TokenVerifier:
+    """A subclass says whose a token is: `async def verify_token(self, token) -> AccessToken | None`."""
+
+    def __init__(self, base_url: str | None = None, required_scopes: Collection[str] | None = None, **_: Any) -> None:
+        self.base_url = base_url
+        self.required_scopes = list(required_scopes or ())
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        raise NotImplementedError
+
+
+class VerifiesByMethod:
+    """A verifier of theirs as one of ours."""
+
+    by_address = False
+
+    def __init__(self, verifier: Any) -> None:
+        self._verifier = verifier
+
+    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
+        if credentials.scheme != "bearer":
+            return None
+        found = await self._verifier.verify_token(credentials.token)
+        if found is None:
+            raise TokenInvalid("the verifier does not know it")
+        ends = getattr(found, "expires_at", None)
+        if ends is not None and ends <= time.time():
+            raise TokenInvalid("it has ended")
+        resource = getattr(found, "resource", None)
+        if resource is not None and credentials.audiences and str(resource) not in credentials.audiences:
+            raise TokenInvalid("it is for another server")
+        claims = dict(getattr(found, "claims", None) or {})
+        principal = Principal(
+            id=str(getattr(found, "subject", None) or claims.get("sub") or found.client_id),
+            scopes=frozenset(found.scopes or ()),
+            claims=claims,
+            client_id=found.client_id,
+        )
+        return Verified(principal, expires=ends)
+
+
+class StaticTokenVerifier(TokenVerifier):
+    """Tokens that stand in the program: for trying things out. `{"token": {"client_id": "…", "scopes": […]}}`"""
+
+    def __init__(self, tokens: Mapping[str, Mapping[str, Any]], required_scopes: Collection[str] | None = None) -> None:
+        super().__init__(None, required_scopes)
+        self._tokens = dict(tokens)
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        found = self._tokens.get(token)
+        if found is None:
+            return None
+        return AccessToken(
+            token=token,
+            client_id=str(found.get("client_id", "")),
+            scopes=list(found.get("scopes", ())),
+            expires_at=found.get("expires_at"),
+            subject=found.get("sub"),
+            claims=dict(found),
+        )
+
+
+class _GivenKey:
+    """A key that does not change."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def candidates(self, token: SignedToken) -> list[Any]:
+        return [self._key]
+
+    def must_fetch(self, token: SignedToken) -> bool:
+        return False
+
+    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None: ...
+
+    def freshen(self, fetcher: Fetcher) -> None: ...
+
+
+class FamiliarAuth:
+    """What `Server(auth=…)` may be given besides what is Portico's own: it makes a ResourceServer."""
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        raise NotImplementedError
+
+
+class JWTVerifier(FamiliarAuth):
+    """Signed tokens of one issuer, by its published keys or by a public key that is given."""
+
+    def __init__(
+        self,
+        *,
+        public_key: str | None = None,
+        jwks_uri: str | None = None,
+        issuer: str | None = None,
+        audience: str | Sequence[str] | None = None,
+        algorithm: str | None = None,
+        required_scopes: Collection[str] | None = None,
+        base_url: str | None = None,
+        **_: Any,
+    ) -> None:
+        if issuer is None:
+            raise UsageError("JWTVerifier needs issuer: tokens of all issuers would be good")
+        algorithms = ALGORITHMS if algorithm is None else (algorithm,)
+        keys = None if public_key is None else _GivenKey(pem_key(public_key, algorithm or "RS256"))
+        self._made = JwtVerifier(str(issuer), audience=audience, algorithms=algorithms, jwks_uri=jwks_uri, keys=keys)
+        self._required, self._audience, self._home = required_scopes or (), audience, base_url
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        return ResourceServer(
+            self._made, required=self._required, audience=self._audience, public_url=_origin(self._home)
+        )
+
+
+class IntrospectionTokenVerifier(FamiliarAuth):
+    """Tokens that only their issuer can read: it is asked."""
+
+    def __init__(
+        self,
+        *,
+        introspection_url: str,
+        client_id: str,
+        client_secret: str,
+        required_scopes: Collection[str] | None = None,
+        base_url: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._made = IntrospectionVerifier(
+            _origin(introspection_url) or "", client_id, client_secret, url=introspection_url
+        )
+        self._required, self._home = required_scopes or (), base_url
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        return ResourceServer(self._made, required=self._required, public_url=_origin(self._home))
+
+
+class RemoteAuthProvider(FamiliarAuth):
+    """Tokens of authorization servers elsewhere, and the document that says which those are."""
+
+    def __init__(
+        self,
+        token_verifier: Any,
+        authorization_servers: Sequence[Any],
+        base_url: Any,
+        scopes_supported: Sequence[str] | None = None,
+        resource_name: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._verifier, self._servers, self._home = token_verifier, authorization_servers, base_url
+        self._scopes, self._name = scopes_supported, resource_name
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        made = verifier_of(self._verifier)
+        return ResourceServer(
+            made.verifier if isinstance(made, ResourceServer) else made,
+            public_url=_origin(str(self._home)),
+            authorization_servers=[str(one) for one in self._servers],
+            required=getattr(self._verifier, "required_scopes", None) or (),
+            scopes_supported=self._scopes,
+            name=self._name,
+        )
+
+
+class AuthSettings(FamiliarAuth):
+    """The official SDK's: whose tokens they are, what this server is called, and what they have to allow."""
+
+    def __init__(
+        self,
+        *,
+        issuer_url: Any,
+        resource_server_url: Any = None,
+        required_scopes: Collection[str] | None = None,
+        service_documentation_url: Any = None,
+        **_: Any,
+    ) -> None:
+        self._issuer, self._resource = str(issuer_url).rstrip("/"), str(resource_server_url or "") or None
+        self._required, self._documentation = required_scopes or (), service_documentation_url
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        return ResourceServer(
+            self._issuer if verifier is None else verifier_of(verifier),
+            audience=self._resource,
+            public_url=_origin(self._resource),
+            authorization_servers=[self._issuer],
+            required=self._required,
+            documentation=None if self._documentation is None else str(self._documentation),
+        )
+
+
+def verifier_of(given: Any) -> Any:
+    """A verifier of ours, from one of theirs or ours."""
+    if isinstance(given, FamiliarAuth):
+        return given.resource_for(None, None).verifier
+    return VerifiesByMethod(given) if hasattr(given, "verify_token") else given
+
+
+def is_familiar(auth: Any, verifier: Any) -> bool:
+    """Whether these are what theirs are given."""
+    good = auth is None or isinstance(auth, FamiliarAuth) or _is_settings(auth) or hasattr(auth, "verify_token")
+    return good and (verifier is None or isinstance(verifier, FamiliarAuth) or hasattr(verifier, "verify_token"))
+
+
+def familiar_resource(auth: Any, verifier: Any, server: Any) -> ResourceServer:
+    """What `auth=` and `token_verifier=` of theirs come to."""
+    if isinstance(auth, FamiliarAuth):
+        return auth.resource_for(server, verifier)
+    if _is_settings(auth):
+        return AuthSettings(
+            issuer_url=auth.issuer_url,
+            resource_server_url=auth.resource_server_url,
+            required_scopes=auth.required_scopes,
+        ).resource_for(server, verifier)
+    chosen = auth if hasattr(auth, "verify_token") else verifier
+    home = _origin(str(getattr(chosen, "base_url", None) or "") or None)
+    required = getattr(chosen, "required_scopes", None) or ()
+    return ResourceServer(verifier_of(chosen), required=required, public_url=home)
+
+
+def _is_settings(auth: Any) -> bool:
+    return hasattr(auth, "issuer_url") and hasattr(auth, "resource_server_url")
+
+
+def _origin(url: Any) -> str | None:
+    """What a server is called, without the path of its endpoint."""
+    if url is None or not str(url):
+        return None
+    parts = urlsplit(str(url))
+    path = parts.path.rstrip("/").removesuffix("/mcp")
+    return f"{parts.scheme}://{parts.netloc}{path}"

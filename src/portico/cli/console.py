@@ -1,0 +1,87 @@
+"""`portico console`"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+from portico.auth.addresses import names_loopback
+from portico.cli import local_token
+from portico.cli.connect import connection_options, is_url
+from portico.cli.console_link import CONSOLE, page_link, secret
+from portico.cli.forms import parse
+from portico.cli.logs import set_log_level
+from portico.console.console import Console
+from portico.console.gate import ConsoleAccess, ConsoleGate
+from portico.console.site import attach
+from portico.server.endpoint import serve_http
+from portico.server.server import Server
+from portico.transport.loops import new_loop
+from portico.wire.errors import UsageError
+
+
+def run(words: list[str]) -> int:
+    arguments = parse("console", words)
+    set_log_level("warning")
+    known = _served_here(arguments)
+    if known is not None:
+        print(known)
+        return 0
+    _check_file(arguments.target)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(arguments))
+    return 0
+
+
+def _served_here(arguments: argparse.Namespace) -> str | None:
+    """A new link to the page of a server that this user serves."""
+    target = arguments.target
+    if not isinstance(target, str) or not is_url(target):
+        return None
+    place = urlsplit(target)
+    if place.path not in ("", "/") or not names_loopback(place.hostname or ""):
+        return None
+    port = place.port or (443 if place.scheme == "https" else 80)
+    key = local_token.find(port, arguments.data, CONSOLE)
+    if key is None or not local_token.is_listener_ours(port):
+        raise UsageError(f"this user serves nothing at {target}; the endpoint of a server is such as {target}/mcp")
+    return ConsoleGate(ConsoleAccess(), key.encode(), _never).link(f"{place.scheme}://{place.netloc}/")
+
+
+async def _never(id: str, expires: float) -> bool:
+    raise UsageError("links are used elsewhere")
+
+
+def _check_file(target: Any) -> None:
+    """What is misspelt is said here, and not in the page."""
+    if isinstance(target, str) and " " not in target:
+        place = target if target.endswith((".py", ".json", ".toml")) else target.rpartition(":")[0]
+        if place.endswith((".py", ".json", ".toml")) and not os.path.isfile(place):
+            raise UsageError(f"there is no file {place}")
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    # Only a door for the page: it offers nothing itself, and its endpoint is closed.
+    door = Server("portico console")
+    console = Console(mode="console", opens=True, auth_for=local_token.for_url)
+    target: Any = arguments.target
+    if isinstance(target, str) and target.endswith(".toml"):
+        raise UsageError(f"{target} is for a gateway: `portico serve {target} --transport http` has a console too")
+    console.name_target(target, arguments.revision, **connection_options(target, arguments))
+    site = attach(
+        door,
+        ConsoleAccess(),
+        secret(arguments.port, arguments.data),
+        how="run `portico console` again: it prints a new link",
+        make=lambda: console,
+    )
+
+    def ready(url: str) -> None:
+        print(page_link(site, url), flush=True)
+        print("  open this link to look at the server; Ctrl-C ends it", file=sys.stderr, flush=True)
+
+    await serve_http(door, ready=ready, host="127.0.0.1", port=arguments.port, token=local_token.make())

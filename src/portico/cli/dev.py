@@ -1,0 +1,61 @@
+"""`portico dev`"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from portico.cli import local_token
+from portico.cli.console_link import page_link, secret
+from portico.cli.data import store_url
+from portico.cli.forms import parser_for
+from portico.cli.logs import set_log_level
+from portico.console.console import Console
+from portico.console.gate import ConsoleAccess
+from portico.console.reload import Reloader
+from portico.console.site import attach
+from portico.server.endpoint import serve_http
+from portico.server.server import Server
+from portico.transport.http.exchange import Exchange
+from portico.transport.loops import new_loop
+
+
+def run(words: list[str]) -> None:
+    arguments = parser_for("dev").parse_args(words)
+    set_log_level("warning")
+    reloader = Reloader(arguments.target)
+    server = reloader.first()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(server, reloader, arguments))
+
+
+async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespace) -> None:
+    server.data = arguments.data
+    if server.tasks is not None:
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
+
+    def make() -> Console:
+        return Console(server, mode="dev", opens=True, auth_for=local_token.for_url, reloader=reloader)
+
+    how = "run `portico dev` again, or `portico console` with the address of this page: they print a new link"
+    site = attach(
+        server, ConsoleAccess(), secret(arguments.port, arguments.data), how=how, make=make, held=False
+    )  # fmt: skip
+
+    def use(exchange: Exchange) -> None:
+        reloader.busy = lambda: exchange.metrics.in_flight > 0
+
+    def ready(url: str) -> None:
+        print(f"Serving {arguments.target} on {url}\n  to look at it, open {page_link(site, url)}", file=sys.stderr)
+        if reloader.state.state == "broken":
+            print(f"  it cannot be loaded yet:\n{reloader.state.error}", file=sys.stderr)
+        sys.stderr.flush()
+
+    server.on_http.append(use)
+    async with site.lifespan():
+        following = asyncio.create_task(reloader.follow(server))
+        try:
+            await serve_http(server, ready=ready, host=arguments.host, port=arguments.port, path=arguments.path)
+        finally:
+            following.cancel()

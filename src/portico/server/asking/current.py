@@ -1,0 +1,21 @@
+"""The call that is being answered, for functions that are not given it. It is kept only where a program has asked for
+such a function: `wanted` is set by importing `ambient.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+
+class CurrentCall:
+    wanted = False
+    # The functions that give the Context: a body whose module has one of them gets one that can ask questions.
+    gives_context: tuple[Callable[..., Any], ...] = ()
+    # The Context of a body that has one; otherwise its Call and its Runtime.
+    answering: ContextVar[Any] = ContextVar("portico_answering")
+
+    @classmethod
+    def is_used_by(cls, fn: Any) -> bool:
+        known = getattr(fn, "__globals__", {}) if cls.wanted else {}
+        return any(value is one for value in list(known.values()) for one in cls.gives_context)

@@ -1,0 +1,163 @@
+"""The official SDK's extensions: objects that say what they add to a server, put on ours as a Service."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.rpc.call import Call
+from portico.server.asking.context import Context
+from portico.server.asking.familiar_context import RequestContext
+from portico.server.asking.rounds import Rounds
+from portico.server.calling.resources import Resource
+from portico.server.calling.tools import Tool
+from portico.server.registry.service import Answer, Component, Service
+from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
+from portico.wire.jsonrpc import NOTHING
+from portico.wire.meta import Params
+from portico.wire.methods import METHODS, Method, add_method
+from portico.wire.revisions import LATEST, REVISIONS
+
+
+class ServerRequestContext(RequestContext):
+    """What the SDK gives to functions that answer a method."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+
+class ToolBinding(Struct):
+    """A tool that comes with an extension."""
+
+    fn: Callable[..., Any]
+    meta: dict[str, Any] | None = None
+    kwargs: dict[str, Any] = {}
+
+
+class ResourceBinding(Struct):
+    """A resource that comes with an extension."""
+
+    resource: Any
+
+
+class MethodBinding(Struct):
+    """A method that an extension answers: `async def handler(ctx, params)`."""
+
+    method: str
+    params_type: Any
+    handler: Callable[..., Awaitable[Any]]
+    protocol_versions: frozenset[str] | None = None
+
+
+class Extension:
+    """A bundle with an `identifier`: tools, resources, methods, and something put around every call of a tool."""
+
+    identifier: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def tools(self) -> Sequence[ToolBinding]:
+        return ()
+
+    def resources(self) -> Sequence[ResourceBinding]:
+        return ()
+
+    def methods(self) -> Sequence[MethodBinding]:
+        return ()
+
+
+class ExtensionService(Service):
+    """Such an object, ours or theirs, as a Service."""
+
+    def __init__(self, extension: Any) -> None:
+        if not getattr(extension, "identifier", ""):
+            raise UsageError(f"{extension!r} is no extension: it has no identifier")
+        super().__init__(extension.identifier)
+        self._extension = extension
+        self._server: Any = None
+        for one in extension.tools():
+            self._register(Tool(one.fn, meta=one.meta, **one.kwargs))
+        for bound in extension.resources():
+            self._register(_resource(bound.resource))
+        self._bindings = list(extension.methods())
+        for binding in self._bindings:
+            if binding.method in METHODS and not binding.method.startswith(extension.identifier.partition("/")[0]):
+                raise UsageError(f"{binding.method!r} is a method of the protocol; an extension has its own")
+
+    def added(self, server: Any) -> None:
+        self._server = server
+
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        return {self._extension.identifier: self._extension.settings()}
+
+    def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
+        for binding in self._bindings:
+            if binding.method not in METHODS:
+                add_method(Method(binding.method, "to server", REVISIONS[0], LATEST, Params, Any))
+        return {binding.method: self._answering(binding) for binding in self._bindings}
+
+    def _answering(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
+        async def answer(call: Call) -> Any:
+            if binding.protocol_versions is not None and call.revision not in binding.protocol_versions:
+                raise MethodNotFound(f"Method not found: {call.method}")
+            params = _params(binding.params_type, call)
+            return _said(await binding.handler(self._context(call), params))
+
+        return answer
+
+    def around(self, method: str, answer: Answer) -> Answer:
+        intercept = getattr(self._extension, "intercept_tool_call", None)
+        if method != "tools/call" or intercept is None:
+            return answer
+
+        async def intercepted(call: Call) -> Any:
+            async def call_next(ctx: Any) -> Any:
+                result = answer(call)
+                return await result if isinstance(result, Awaitable) else result
+
+            return _said(await intercept(call.typed(), self._context(call), call_next))
+
+        return intercepted
+
+    def _context(self, call: Call) -> ServerRequestContext:
+        def begin(task: Any) -> Rounds:
+            return Rounds(call, self._server.seal, call.method, NOTHING, NOTHING, msgspec.UNSET, task)
+
+        return ServerRequestContext(Context(call, self._server.runtime, begin))
+
+
+def require_client_extension(ctx: Any, identifier: str) -> None:
+    """Raises MissingCapability for a client that has not declared an extension."""
+    declared = getattr(ctx, "_ctx", ctx).capabilities
+    if identifier not in (declared.extensions or {}):
+        raise MissingCapability({"extensions": {identifier: {}}})
+
+
+def _resource(given: Any) -> Component:
+    if isinstance(given, Resource):
+        return given
+    return Resource(
+        given.read, str(given.uri), name=given.name, mime_type=given.mime_type, description=given.description
+    )
+
+
+def _params(kind: Any, call: Call) -> Any:
+    said = msgspec.json.decode(call.params or b"{}")
+    try:
+        if hasattr(kind, "model_validate"):
+            return kind.model_validate(said)
+        return msgspec.convert(said, kind)
+    except ValueError as mistake:
+        raise InvalidParams(f"Invalid params: {str(mistake)[:500]}") from None
+
+
+def _said(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return Raw(msgspec.json.encode(value.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    return Raw(msgspec.json.encode(value)) if isinstance(value, dict) else value

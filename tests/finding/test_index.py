@@ -1,0 +1,81 @@
+"""The index of tools: what a query finds, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from portico.finding.implied import needed, without_places
+from portico.finding.index import ToolIndex, ToolWords
+from portico.finding.words import stem
+
+TOOLS = [
+    ToolWords("create_issue", "", "Open an issue in a repository.", "repo title body", "", "github"),
+    ToolWords("deleteRepository", "", "Remove a repository for good.", "repo", "", "github"),
+    ToolWords("write_file", "", "Write text to a file, and make it if need be.", "path content", "", "files"),
+    ToolWords("read_file", "", "The text of a file.", "path", "", "files"),
+    ToolWords("get_current_time", "", "The time and the date in a time zone.", "zone", "", "clock"),
+    ToolWords("forecast", "Weather", "What the weather will be like.", "city days", "", "sky"),
+    ToolWords("generate_word_cloud_chart", "", "A picture of how often words are said.", "data", "", "charts"),
+    ToolWords("天气查询", "", "查询城市的天气", "", "", "cn"),
+    ToolWords("sha256", "", "The digest of a text.", "text", "", "hash"),
+]
+INDEX = ToolIndex(TOOLS)
+
+
+def first(query: str, visible: bytes | None = None) -> str:
+    found = INDEX.search(query, 1, visible)
+    return TOOLS[found[0][0]].name if found else ""
+
+
+@pytest.mark.parametrize(
+    "query, tool",
+    [
+        ("open issues in my repositories", "create_issue"),
+        ("delete repository", "deleteRepository"),
+        ("DELETE_REPOSITORY", "deleteRepository"),
+        ("erase the repo", "deleteRepository"),
+        ("save the summary to /srv/notes/summary.md", "write_file"),
+        ("what is in ~/notes/summary.md, read it", "read_file"),
+        ("which day is tomorrow?", "get_current_time"),
+        ("will it rain in Oslo?", "forecast"),
+        ("a wordcloud of this talk", "generate_word_cloud_chart"),
+        ("北京的天气", "天气查询"),
+        ("sha256", "sha256"),
+        ("repositry", "deleteRepository"),
+    ],
+)
+def test_a_tool_is_found_by_what_it_is_for(query: str, tool: str) -> None:
+    assert first(query) in (tool, "create_issue" if query == "repositry" else tool)
+
+
+def test_what_is_not_visible_is_not_found() -> None:
+    shown = bytes(tool.name != "write_file" for tool in TOOLS)
+    assert first("write a file") == "write_file"
+    assert first("write a file", shown) == "read_file"
+    assert INDEX.search("write a file", 10, bytes(len(TOOLS))) == []
+
+
+@pytest.mark.parametrize("query", ["", "   ", "the of and", "\x00", "%_*?()[]{}", "🙂" * 1000, "a" * 100_000])
+def test_any_text_is_a_query(query: str) -> None:
+    assert isinstance(INDEX.search(query, 5), list)
+    assert ToolIndex([]).search(query or "x", 5) == []
+
+
+def test_the_same_question_gets_the_same_answer() -> None:
+    assert INDEX.search("file", 5) == ToolIndex(TOOLS).search("file", 5)
+    assert [score for _, score in INDEX.search("file text", 5)] == sorted(
+        (score for _, score in INDEX.search("file text", 5)), reverse=True
+    )
+
+
+def test_paths_and_addresses_are_the_kind_of_thing_that_they_are() -> None:
+    text, kinds, inside = without_places("Read https://example.com/a?b=c, then ./x/report.docx and /srv/data")
+    assert "example" not in text and "report" not in text
+    assert kinds.split() == ["url", "web", "page", "file", "word", "document", "directory"]
+    assert "example" in inside and "report" in inside
+    assert without_places("Use Next.js 1.5 and e.g. x.y")[0] == "Use Next.js 1.5 and e.g. x.y"
+
+
+def test_what_is_implied_is_known_by_stems() -> None:
+    assert all(word == stem(word) or not word.isalpha() for word in needed()["save"])
+    assert {"write", "file"} <= {*needed()[stem("saved")]}
