@@ -299,7 +299,7 @@ class JobRounds:
             await self._running.finish_step(key, Raw(encode(value)))
         return msgspec.json.decode(self._running.steps[key])
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: the call is a task already."""
 
 
