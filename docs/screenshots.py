@@ -102,6 +102,7 @@ def board(page: Page) -> None:
 
 
 def wire(page: Page) -> None:
+    memory(page)
     page.get_by_role("link", name="Messages").click()
     page.locator("details.trip", has_text="tools/call memory_recall").first.locator("summary").first.click()
 

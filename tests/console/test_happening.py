@@ -70,12 +70,13 @@ def test_upstreams_say_how_they_are_and_what_they_wrote_last(seen: Any) -> None:
 
 def test_the_audit_is_listed_and_whole(seen: Any) -> None:
     page = seen.page
-    seen.console.portico("call", f"{seen.console.origin}/mcp", "notes.find_notes", "word=milk")
+    note = '{"note": {"title": "milk", "text": "Buy some."}}'
+    seen.console.portico("call", f"{seen.console.origin}/mcp", "notes_write_note", "--json", note)
     page.get_by_role("link", name="Audit").click()
-    expect(page.get_by_role("row", name="find_notes").first).to_be_visible()
+    expect(page.get_by_role("row", name="write_note").first).to_be_visible()
     page.get_by_role("button", name="Is it whole?").click()
     expect(page.get_by_text("whole", exact=True)).to_be_visible()
-    page.get_by_role("row", name="find_notes").first.click()
+    page.get_by_role("row", name="write_note").first.click()
     expect(page.get_by_role("dialog").get_by_role("tree")).to_contain_text("principal")
     page.keyboard.press("Escape")
 
