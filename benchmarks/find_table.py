@@ -161,7 +161,18 @@ def goals(answers: Answers) -> list[Goal]:
             "the list of /mcp/code with 500 tools: at most 5 % of all", share(ours("code_500"), ours("all_500")), 5, "%"
         ),
         *code_mode.goals(answers),
+        *(least(text, ours(key), bound) for text, key, bound in QUALITY_GOALS if ours(key) is not None),
     ]
+
+
+QUALITY_GOALS = (
+    ("tools found at 10 from the question: at least 0.55", "question", 0.55),
+    ("tools found at 5 over the steps: at least 0.80", "steps", 0.80),
+)
+
+
+def least(text: str, found: float, bound: float) -> Goal:
+    return Goal(text, f"{found:.3f}", "met" if found >= bound else "missed")
 
 
 def share(part: float | None, whole: float | None) -> float | None:
