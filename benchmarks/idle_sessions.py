@@ -113,6 +113,7 @@ async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> De
     began, used, own = time.perf_counter(), busy(), time.process_time()
     before = {one: cpu([one]) for one in workers}
     spent = dict(before)
+    opened = {client: client.opened for client in clients}
     os.kill(supervisor, signal.SIGHUP)
     async with asyncio.timeout(PATIENCE):
         while old := set(workers) & set(children(supervisor)):
@@ -123,7 +124,9 @@ async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> De
             await asyncio.sleep(0.05)
         gone = time.perf_counter() - began
         for client in clients:
-            await client.listens.wait()
+            # Each has lost its stream with a worker, whether it knows that already or not.
+            while client.streams and (client.opened == opened[client] or not client.listens.is_set()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     back = time.perf_counter() - began
     old_cpu, new_cpu = sum(spent.values()) - sum(before.values()), cpu(children(supervisor))
     own_cpu = time.process_time() - own
@@ -150,6 +153,7 @@ class Idle:
     streams: bool
     id: str = ""
     outcome: str = "nothing"
+    opened: int = 0  # streams, one after the other
     listens: asyncio.Event = field(default_factory=asyncio.Event)
     _listening: asyncio.Task[None] | None = None
 
@@ -182,9 +186,11 @@ class Idle:
                 head = await reader.readuntil(b"\r\n\r\n")
                 if b" 200 " not in head[:16]:
                     raise OSError(head.decode().partition("\r\n")[0])
+                self.opened += 1
                 self.listens.set()
-                while await reader.read(4096):
-                    pass
+                # In chunks: an empty one is the end, while the connection may stay.
+                while size := int(await reader.readuntil(b"\r\n"), 16):
+                    await reader.readexactly(size + 2)
             except (OSError, EOFError):
                 await asyncio.sleep(0.1)
             self.listens.clear()

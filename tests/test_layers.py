@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+import sources
 
 SOURCE = Path(__file__).parent.parent / "src" / "portico"
 
@@ -76,45 +76,53 @@ def named(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Constant) and node.value in NAMES:
             yield node.value, node.lineno
-        elif not (isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger"):
+        elif not (isinstance(node, ast.Call) and sources.called(node) == "getLogger"):
             yield from named(node)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    here = folder(path)
-    tree = ast.parse(path.read_text())
+def upward(path: Path) -> Iterator[str]:
+    """The imports of a module that do not point down."""
+    here, tree = folder(path), sources.tree(path)
     for name, line in (*imports(tree), *named(tree)):
         parts = name.split(".")
-        if parts[0] != "portico" or len(parts) < 2 or parts[1] == here:
-            continue
-        there = parts[1]
-        assert FLOORS[there] < FLOORS[here], f"{path.name}:{line} imports {name}, which is not below {here}"
+        if parts[0] == "portico" and len(parts) > 1 and parts[1] != here and FLOORS[parts[1]] >= FLOORS[here]:
+            yield f"{path}:{line} imports {name}, which is not below {here}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_our_own_modules_are_loaded_by_name_in_one_place(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+def test_imports_point_down() -> None:
+    assert not [wrong for path in MODULES for wrong in upward(path)]
+
+
+def loaded(path: Path) -> Iterator[str]:
+    for node in sources.nodes(path):
+        if isinstance(node, ast.Call) and sources.called(node).endswith("import_module"):
             ours = [name for argument in node.args for name, _ in named(ast.Expression(argument))]
-            assert not ours, f"{path.name}:{node.lineno} imports {ours}: use portico._lazy.load_module"
+            if ours:
+                yield f"{path}:{node.lineno} imports {ours}: use portico._lazy.load_module"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_our_own_imports_stand_at_the_top(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+def test_our_own_modules_are_loaded_by_name_in_one_place() -> None:
+    assert not [wrong for path in MODULES for wrong in loaded(path)]
+
+
+def late(path: Path) -> Iterator[str]:
+    for node in sources.nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            late = [name for name, _ in imports(node) if name.startswith("portico")]
-            assert not late, f"{path.name}:{node.lineno} imports {late} inside {node.name}"
+            ours = [name for name, _ in imports(node) if name.startswith("portico")]
+            if ours:
+                yield f"{path}:{node.lineno} imports {ours} inside {node.name}"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if FLOORS[folder(p)] == 0], ids=lambda path: path.name)
-def test_the_wire_is_pure(path: Path) -> None:
-    found = {name for name, _ in imports(ast.parse(path.read_text()))}
-    assert not found & IMPURE, f"{path.name} uses {found & IMPURE}"
+def test_our_own_imports_stand_at_the_top() -> None:
+    assert not [wrong for path in MODULES for wrong in late(path)]
+
+
+def test_the_wire_is_pure() -> None:
+    pure = [path for path in MODULES if FLOORS[folder(path)] == 0]
+    used = {path.name: {name for name, _ in imports(sources.tree(path))} & IMPURE for path in pure}
+    assert not {name: found for name, found in used.items() if found}
 
 
 def test_importing_portico_imports_nothing_else() -> None:
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    tree = sources.tree(SOURCE / "__init__.py")
     assert [name for name, _ in imports(tree) if name.startswith("portico.")] == ["portico._lazy"]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import sources
+
 ROOT = Path(__file__).parent.parent
 SERVICES = ROOT / "src" / "portico" / "services"
 EXAMPLES = ROOT / "examples"
@@ -26,9 +28,9 @@ ALLOWED = {
 }
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+def imported(path: Path) -> Iterator[tuple[str, str, int]]:
     """Every module of ours that is imported, the name that is taken from it, and the line."""
-    for node in ast.walk(tree):
+    for node in sources.nodes(path):
         if isinstance(node, ast.Import):
             yield from ((one.name, "", node.lineno) for one in node.names if one.name.partition(".")[0] == "portico")
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "portico":
@@ -45,7 +47,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
     homes = {f"portico.services.{name}" for name in OFFERED}
     private = [
         f"{path.name}:{line} imports {name or 'all'} of {module}"
-        for module, name, line in imported(ast.parse(path.read_text()))
+        for module, name, line in imported(path)
         if not is_public(module, name)
         and module not in ALLOWED
         and not (within and module.startswith(within))
@@ -55,7 +57,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
 
 
 def test_what_is_allowed_is_needed() -> None:
-    used = {module for path in FILES for module, _, _ in imported(ast.parse(path.read_text()))}
+    used = {module for path in FILES for module, _, _ in imported(path)}
     assert used >= ALLOWED.keys()
 
 

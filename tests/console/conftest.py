@@ -36,8 +36,8 @@ class ServedConsole:
         self.link = ""
         self.environment = environment
         self.process = subprocess.Popen(
-            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
+            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -47,8 +47,8 @@ class ServedConsole:
         self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.link))
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             self.said.append(line)
             if found := _TOKEN.search(line):
                 token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
@@ -79,8 +79,8 @@ class ServedConsole:
             self.process.kill()
             self.process.wait()
         self._reader.join(PATIENCE_SECONDS)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 class Visit:

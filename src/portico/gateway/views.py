@@ -78,6 +78,7 @@ class GatewayView:
 
     def __init__(self, gateway: Gateway, settings: ViewSettings) -> None:
         self.settings = settings
+        self.name = settings.name
         self.shows = settings.shows
         self.needs, self.canonical, self.owner_of = gateway.needs, gateway.canonical, gateway.owner_of
         self._gateway = gateway

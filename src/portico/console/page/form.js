@@ -11,7 +11,7 @@ const LONG_TEXT = /^(text|content|body|code|message|description|prompt|note|mark
 /** The whole form: fields, or JSON as the way out. */
 export function makeForm(schema, { value, label = "Arguments" } = {}) {
   const root = schema && typeof schema === "object" ? schema : {};
-  const start = value ?? begin(root, root) ?? {};
+  const start = value ?? beginning(root);
   const place = h("div", { class: "fields" });
   const trouble = h("div", { class: "problem", role: "alert" });
   const raw = h("textarea", { class: "mono wide", rows: 12, spellcheck: "false", "aria-label": `${label} as JSON`, hidden: true });
@@ -19,7 +19,13 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
   let asJson = false;
 
   const build = (given) => {
-    top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
+    try {
+      top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
+    } catch {
+      // It is no schema, or one that nobody has thought of.
+      const options = { name: "arguments", required: true, value: given, depth: 0, schema: { description: "The schema cannot be shown as a form: write them as JSON." } };
+      top = jsonField(options.schema, options);
+    }
     fill(place, top.element);
   };
   const modes = segments(["Form", "JSON"], (index) => choose(index === 1), "How to write them");
@@ -73,6 +79,14 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
       return found;
     },
   };
+}
+
+function beginning(root) {
+  try {
+    return begin(root, root) ?? {};
+  } catch {
+    return {};
+  }
 }
 
 function makeField(schema, root, options) {
@@ -141,8 +155,8 @@ function describe(schema) {
 function textField(schema, options) {
   const given = typeof options.value === "string" ? options.value : undefined;
   const long = LONG_TEXT.test(options.name ?? "") || schema.contentMediaType || given?.includes("\n");
-  const type = { date: "date", email: "email", uri: "url", password: "password", color: "color" }[schema.format] ?? "text";
-  const hint = schema.examples?.[0] ?? { "date-time": "2026-07-28T09:30:00Z", time: "09:30:00", uri: "https://…" }[schema.format] ?? "";
+  const type = { __proto__: null, date: "date", email: "email", uri: "url", password: "password", color: "color" }[schema.format] ?? "text";
+  const hint = schema.examples?.[0] ?? { __proto__: null, "date-time": "2026-07-28T09:30:00Z", time: "09:30:00", uri: "https://…" }[schema.format] ?? "";
   const control = long
     ? h("textarea", { rows: 3, class: "wide grow", placeholder: plain(hint, 100), value: given ?? "" })
     : h("input", { type: schema.writeOnly ? "password" : type, class: "wide", placeholder: plain(hint, 100), value: given ?? "", autocomplete: "off", spellcheck: "false" });

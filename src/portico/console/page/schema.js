@@ -132,7 +132,11 @@ export function put(object, key, value) {
 /** What is wrong with a value: [{path, text}], nothing when it fits. */
 export function check(schema, value, root = schema) {
   const problems = [];
-  examine(schema, value, root, [], problems, 0);
+  try {
+    examine(schema, value, root, [], problems, 0);
+  } catch {
+    // A schema that is none: the server says what it thinks of the value.
+  }
   return problems.slice(0, MOST_PROBLEMS);
 }
 
@@ -155,7 +159,7 @@ function examine(schema, value, root, path, problems, depth) {
   examineWays(one, value, root, path, problems, depth, say);
 }
 
-const article = (type) => ({ object: "an object", array: "a list", integer: "a whole number", number: "a number", string: "a text", boolean: "true or false", null: "null" })[type] ?? String(type);
+const article = (type) => ({ __proto__: null, object: "an object", array: "a list", integer: "a whole number", number: "a number", string: "a text", boolean: "true or false", null: "null" })[type] ?? String(type);
 
 function examineText(one, value, say) {
   const length = [...value].length;
@@ -177,7 +181,9 @@ function matches(pattern, value) {
 }
 
 const date = (text) => /^\d{4}-\d\d-\d\d$/.test(text) && !Number.isNaN(Date.parse(`${text}T00:00:00Z`));
+// A format is a word of the server's, which may be "constructor": tables that are looked up in have no prototype.
 const FORMATS = {
+  __proto__: null,
   date,
   "date-time": (text) => /^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/.test(text) && date(text.slice(0, 10)),
   time: (text) => /^\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?$/.test(text),
@@ -187,6 +193,7 @@ const FORMATS = {
   ipv4: (text) => text.split(".").length === 4 && text.split(".").every((part) => /^\d{1,3}$/.test(part) && Number(part) < 256),
 };
 const FORMAT_NAMES = {
+  __proto__: null,
   date: "a date as 2026-07-28", "date-time": "a moment as 2026-07-28T09:30:00Z", time: "a time as 09:30:00", email: "an e-mail address",
   uri: "an address with a scheme, as https://example.org", uuid: "a UUID", ipv4: "an IPv4 address",
 };

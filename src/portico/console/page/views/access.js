@@ -3,7 +3,7 @@
 import { button, fill, fresh, h, plain } from "../dom.js";
 import { within } from "../service.js";
 
-const COLOURS = { allow: "good", deny: "bad", need: "warn", ask: "warn" };
+const COLOURS = { __proto__: null, allow: "good", deny: "bad", need: "warn", ask: "warn" };
 
 export function accessView(place, app) {
   const field = (label, hint = "", value = "") => {

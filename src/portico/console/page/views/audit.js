@@ -22,12 +22,12 @@ export function auditView(place, app) {
     fill(body, records.length ? table() : empty("No records", "None fits, or nothing has happened yet."), next ? button("More", () => load(true)) : undefined);
   });
   const moment = (at) => (typeof at === "number" ? new Date(at > 1e14 ? at / 1000 : at > 1e11 ? at : at * 1000).toISOString().slice(0, 19).replace("T", " ") : plain(at, 40));
-  const table = () => makeTable(records, { choose: (record) => show("Record", makeTree(record, { label: "Record", open: 3 })), columns: [["number", "No."], ["at", "When", moment], ["principal", "Who", (value) => plain(value ?? "–", 60)], ["method", "What", (value, row) => plain(value || row.kind, 40)], ["name", "Name", (value, row) => plain(row.shown || value || "", 80)], ["outcome", "Outcome", (value) => h("span", { class: `badge ${BAD.has(value) ? "bad" : value === "ok" ? "good" : ""}` }, plain(value ?? "", 20))], ["micros", "Took", (value) => (value ? span(value / 1000) : "")], ["rule", "Rule", (value) => plain(value ?? "", 60)]] });
+  const table = () => makeTable(records, { choose: (record) => show("Record", makeTree(record, { label: "Record", open: 3 })), columns: [["number", "No."], ["time", "When", moment], ["principal", "Who", (value) => plain(value ?? "–", 60)], ["method", "What", (value, row) => plain(value || row.kind, 40)], ["name", "Name", (value, row) => plain(row.shown || value || "", 80)], ["outcome", "Outcome", (value) => h("span", { class: `badge ${BAD.has(value) ? "bad" : value === "ok" ? "good" : ""}` }, plain(value ?? "", 20))], ["micros", "Took", (value) => (value ? span(value / 1000) : "")], ["rule", "Rule", (value) => plain(value ?? "", 60)]] });
   const verify = () => {
     fill(verdict, h("p", { class: "quiet" }, "Looking at every record…"));
     within(verdict, async () => {
       const said = await app.call("verify_audit");
-      fill(verdict, h("p", {}, h("span", { class: `badge ${said.ok ? "good" : "bad"}` }, said.ok ? "whole" : "not whole"), ` ${number(said.records)} records, ${number(said.checkpoints ?? 0)} checkpoints`), (said.findings ?? []).slice(0, 50).map((one) => h("p", { class: "problem" }, plain(one, 400))));
+      fill(verdict, h("p", {}, h("span", { class: `badge ${said.ok ? "good" : "bad"}` }, said.ok ? "whole" : "not whole"), ` ${number(said.records)} records, ${number(said.checkpoints ?? 0)} checkpoints`), ([...(said.findings ?? []), ...(said.notes ?? [])]).slice(0, 50).map((one) => h("p", { class: "problem" }, plain(one, 400))));
     });
   };
   const soon = later(load, 250);

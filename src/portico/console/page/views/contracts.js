@@ -4,7 +4,7 @@ import { button, fill, h, number, plain } from "../dom.js";
 import { makeTable } from "../results.js";
 import { offers, use, within } from "../service.js";
 
-const LEVELS = { breaking: "bad", major: "bad", minor: "warn", patch: "good", none: "good", error: "bad", warning: "warn" };
+const LEVELS = { __proto__: null, breaking: "bad", major: "bad", minor: "warn", patch: "good", none: "good", error: "bad", warning: "warn" };
 
 export function contractsView(place, app) {
   const weights = h("div", { class: "card" });

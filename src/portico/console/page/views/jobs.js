@@ -4,7 +4,7 @@ import { button, empty, facts, fill, h, plain, say, sheet, show, when } from "..
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
 
-const COLOURS = { completed: "good", failed: "bad", cancelled: "warn", working: "accent", input_required: "warn" };
+const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: "warn", working: "accent", input_required: "warn" };
 
 export function jobsView(place, app) {
   const body = h("div", { class: "stack" });
@@ -15,13 +15,13 @@ export function jobsView(place, app) {
     fill(body, jobs.length ? jobs.map((job) => row(app, job, load)) : empty("No tasks", "A tool that may run as a task, called as one, is here while it runs and for a while after."));
   });
   status.addEventListener("change", load);
-  const off = app.on("jobs", load);
+  const again = setInterval(() => document.hidden || body.contains(document.activeElement) || load(), 1500);
   load();
-  return { leave: off, refresh: load, go() {} };
+  return { leave: () => clearInterval(again), refresh: load, go() {} };
 }
 
 function row(app, job, load) {
-  const { progress, total, message } = job.progress ?? {};
+  const { progress, total, message } = job;
   const bar = h("progress", { max: total ?? 1, "aria-label": "Progress" });
   if (typeof progress === "number" && total) bar.value = progress;
   const act = (tool, said) => async () => {
@@ -37,7 +37,7 @@ function row(app, job, load) {
   return h("article", { class: "card" }, h("div", { class: "row apart" },
     h("div", { class: "row" }, h("h2", { class: "name" }, plain(job.tool, 120)), h("span", { class: `badge ${COLOURS[job.status] ?? ""}` }, plain(job.status, 30).replace("_", " ")), h("span", { class: "quiet" }, when(job.created_at))),
     h("div", { class: "row" }, button("Open", () => open(app, job.id), { class: "small" }), running ? button("Cancel", act("cancel_job", "Cancelled"), { class: "small danger" }) : undefined, job.status === "failed" || job.status === "cancelled" ? button("Try again", act("retry_job", "Begun again"), { class: "small" }) : undefined)),
-  running ? bar : undefined, message || job.message ? h("p", { class: "quiet" }, plain(message ?? job.message, 400)) : undefined);
+  running ? bar : undefined, message ? h("p", { class: "quiet" }, plain(message, 400)) : undefined);
 }
 
 async function open(app, id) {

@@ -4,7 +4,7 @@ import { fill, h, plain } from "../dom.js";
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
 
-const LEVELS = { ok: "good", warning: "warn", error: "bad" };
+const LEVELS = { __proto__: null, ok: "good", warning: "warn", error: "bad" };
 
 export function loginView(place, app) {
   const given = app.target?.kind === "url" ? app.target.spec : "";

@@ -1,6 +1,6 @@
 // Who is connected, and which processes answer.
 
-import { fill, h, number, plain, span, when } from "../dom.js";
+import { fill, h, number, plain, span } from "../dom.js";
 import { makeTable } from "../results.js";
 import { within } from "../service.js";
 
@@ -9,7 +9,7 @@ export function peersView(place, app) {
   const workers = h("div", { class: "card" });
   fill(place, h("div", { class: "page" }, h("h1", {}, "Clients and workers"), app.has("sessions") ? sessions : undefined, app.has("workers") ? workers : undefined));
   const drawSessions = (said) => fill(sessions, h("h2", {}, `Sessions: ${number(said.total ?? said.sessions.length)}`), h("p", { class: "about" }, "Clients of the handshake revisions have one. Those of 2026-07-28 have none, and are not here."),
-    said.sessions.length ? makeTable(said.sessions, { columns: [["client", "Client", (value) => plain(value ? `${value.name} ${value.version ?? ""}` : "–", 80)], ["principal", "Who", (value) => plain(value ?? "–", 60)], ["revision", "Revision"], ["address", "From"], ["began", "Since", (value) => when(value)], ["idle", "Idle", (value) => span((value ?? 0) * 1000)], ["in_flight", "In flight"], ["streams", "Streams"]] }) : h("p", { class: "quiet" }, "None at the moment."));
+    said.sessions.length ? makeTable(said.sessions, { columns: [["client", "Client", (value) => plain(value ? `${value.name} ${value.version ?? ""}` : "–", 80)], ["principal", "Who", (value) => plain(value ?? "–", 60)], ["revision", "Revision"], ["address", "From"], ["endpoint", "Endpoint"], ["idle", "Idle", (value) => span((value ?? 0) * 1000)], ["listens", "Listens", (value) => (value ? "yes" : "no")]] }) : h("p", { class: "quiet" }, "None at the moment."));
   const loadWorkers = () => within(workers, async () => {
     const said = await app.call("workers");
     fill(workers, h("h2", {}, `Workers: ${said.workers.length}`), makeTable(said.workers));

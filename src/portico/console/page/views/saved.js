@@ -3,7 +3,7 @@
 import { ask, button, empty, fill, h, plain, say, sheet, when } from "../dom.js";
 import { within } from "../service.js";
 
-const PLACES = { "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
+const PLACES = { __proto__: null, "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
 
 export function savedView(place, app) {
   const list = h("div", { class: "stack" });

@@ -70,7 +70,7 @@ function tree(tasks, open) {
   const levels = [top];
   for (const one of tasks.slice(0, 2000)) {
     const inner = h("ul", { class: "branches" });
-    const item = h("li", {}, h("div", { class: "row" }, h("span", { class: `badge ${{ completed: "good", failed: "bad", in_progress: "accent" }[one.status] ?? ""}` }, STATES.find(([key]) => key === one.status)?.[1] ?? plain(one.status, 20)),
+    const item = h("li", {}, h("div", { class: "row" }, h("span", { class: `badge ${{ __proto__: null, completed: "good", failed: "bad", in_progress: "accent" }[one.status] ?? ""}` }, STATES.find(([key]) => key === one.status)?.[1] ?? plain(one.status, 20)),
       button(plain(one.description, 200), () => open(one.id), { class: "plain" }), one.worker ? h("span", { class: "quiet" }, plain(one.worker, 40)) : undefined,
       one.blocked_by?.length ? h("span", { class: "badge warn" }, `waits for ${one.blocked_by.map((id) => plain(names.get(id) ?? id, 40)).join(", ")}`) : undefined), inner);
     (levels[one.depth ?? 0] ?? top).append(item);
