@@ -8,14 +8,17 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
 from portico.console.wirelog import WireLog, http_part
+from portico.gateway.gateway import Gateway
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Location, Pool
+from portico.transport.upstream import Upstream
 
 # Of what is no message, so much is shown.
 LONGEST_PAGE = 64 * 1024
@@ -53,6 +56,9 @@ class ExchangeTap:
             # A connection looks its exchange's `handle` up each time, and finds this one before that of the class.
             self._exchange.handle = self._handle  # type: ignore[method-assign]
 
+    def look(self) -> None:
+        """There is one exchange, and it stays."""
+
     def remove(self) -> None:
         self._watching -= 1
         if not self._watching:
@@ -69,6 +75,36 @@ class ExchangeTap:
         http = http_part(pairs, request.method, request.path + (f"?{request.query}" if request.query else ""))
         self._wire.add("client", request.peer, "received", request.body, http=http, trip=trip)
         handle(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
+
+
+class UpstreamTap:
+    """Notes what a gateway says to its upstreams, and what they answer."""
+
+    def __init__(self, gateway: Gateway, wire: WireLog) -> None:
+        self._gateway, self._wire = gateway, wire
+        self._watching = 0
+        self._tapped: dict[int, Upstream] = {}
+
+    def attach(self) -> None:
+        self._watching += 1
+        self.look()
+
+    def look(self) -> None:
+        """Connections come and go."""
+        for alias, connection in self._gateway.connections():
+            if id(connection) not in self._tapped:
+                self._tapped[id(connection)] = connection
+                connection.set_trace(partial(self._note, alias))
+
+    def _note(self, alias: str, way: str, data: bytes) -> None:
+        self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
+
+    def remove(self) -> None:
+        self._watching -= 1
+        if not self._watching:
+            for connection in self._tapped.values():
+                connection.set_trace(None)
+            self._tapped.clear()
 
 
 class _Noting:

@@ -77,13 +77,21 @@ class TargetService(Service):
         return shown(found.state)
 
     @tool(annotations=READS)
-    async def list_items(self, target: str, kind: Listed, as_principal: AsPrincipal | None = None) -> ToolResult:
+    async def list_items(
+        self,
+        target: str,
+        kind: Listed,
+        as_principal: AsPrincipal | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
         """What a target offers, or what it would show to another principal."""
         found = self._targets.get(target)
-        if as_principal is None:
+        principal = ctx.principal if as_principal is None else as_principal.principal()
+        other = self._as(found, principal, named=as_principal is not None)
+        if other is None:
             items = await found.listed(kind)
         else:
-            async with self._as(found, as_principal) as client:
+            async with other as client:
                 items = await list_all(client, kind)
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
@@ -99,10 +107,11 @@ class TargetService(Service):
             found.state.services = services
             self._targets.changed()
 
-    def _as(self, found: ConsoleTarget, other: AsPrincipal) -> Client:
-        if found.state.kind != "self":
+    def _as(self, found: ConsoleTarget, principal: Principal | None, *, named: bool) -> Client | None:
+        """A client of this server itself for a principal: one that was named, or the one who has logged in."""
+        if named and found.state.kind != "self":
             raise ToolError("only this server itself can be looked at with the eyes of another principal")
-        return Client(found.place, revision=found.state.wanted, principal=other.principal(), undeclared=True)
+        return None if principal is None or found.state.kind != "self" else found.client_as(principal)
 
     # Asking
 
@@ -162,12 +171,16 @@ class TargetService(Service):
         other: AsPrincipal | None = None,
     ) -> ToolResult:
         found = self._targets.get(target)
+        if other is not None and ctx.principal is not None:
+            raise ToolError("who has logged in calls in their own name")
+        principal = ctx.principal if other is None else other.principal()
         run = partial(
             found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params), seconds
         )
-        if other is None:
+        client = self._as(found, principal, named=other is not None)
+        if client is None:
             return shown(await run())
-        async with self._as(found, other) as client:
+        async with client:
             return shown(await run(client=client))
 
     @tool

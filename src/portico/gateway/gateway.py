@@ -41,6 +41,7 @@ from portico.server.registry.service import Service
 from portico.server.registry.views import KINDS
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
+from portico.transport.upstream import Upstream
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
@@ -335,6 +336,11 @@ class Gateway(Server):
             },
             "parked": len(self._bridge),
         }
+
+    def connections(self) -> Iterator[tuple[str, Upstream]]:
+        """Those that are open, each with the alias of its upstream."""
+        for alias, upstream in self._routes.upstreams.items():
+            yield from ((alias, lane.connection) for lane in upstream.lanes)
 
     def readiness(self) -> dict[str, str]:
         return status.readiness(self.status())
