@@ -46,6 +46,8 @@ def run(words: list[str]) -> None:
         raise UsageError("--workers is for --transport http: on stdio there is one client")
     if serving is not None and (serving.face or serving.always):
         server.faces = FaceChoice(serving.face, serving.always)
+    if serving is not None and serving.code:
+        server.faces = server.faces._replace(code=serving.code)
     faces.put_on(server, arguments, server.faces)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
