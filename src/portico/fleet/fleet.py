@@ -54,7 +54,7 @@ class FleetPlace(Struct, kw_only=True):
     folder: str
     # What they sign with; None: the store has it.
     key: bytes | None = None
-    # `host:port`, by which those of other machines reach this one.
+    # `host:port` or `https://host:port`, by which those of other machines reach this one.
     address: str | None = None
 
 
