@@ -269,7 +269,10 @@ def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoic
     """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
     if arguments.services is not None or arguments.profile is not None or serving.services is not None:
         return FaceChoice()
-    listed = load_module("portico.services.assembly").listed(server, files=bool(arguments.root))
+    assembly = load_module("portico.services.assembly")
+    listed = assembly.listed(server, files=bool(arguments.root))
+    if server.instructions == assembly.INSTRUCTIONS:
+        server.instructions = assembly.SHORT_INSTRUCTIONS
     return FaceChoice("search", listed, brief=True)
 
 
