@@ -5,6 +5,7 @@ Source: the issue on code mode; what the jail itself holds is in tests/services/
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import Raw
 
 from portico import Client
-from portico.extend import Decision, Principal, Sight
+from portico.extend import MODERN, Call, ClientCapabilities, Decision, Principal, Sight, respond
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -229,3 +231,26 @@ async def test_exceptions_have_the_tools_words(client: Client) -> None:
     )
     said = await run(client, code)
     assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
+
+
+async def test_a_journal_is_for_its_principal_and_its_script_alone(shop: Shop) -> None:
+    """2026-07-28: what a client carries from round to round is worth nothing to another, or with another script."""
+
+    async def call(name: str, code: str, **more: Any) -> Any:
+        params = {"name": "run", "arguments": {"code": HEAD + code}, **more}
+        asking = ClientCapabilities(elicitation={"form": {}})
+        sender = {"principal": Principal(name), "capabilities": asking, "revision": MODERN}
+        asked = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), **sender)
+        return json.loads(await respond(asked, shop.server))
+
+    code = "await order('pen')"
+    first = (await call("ann", code))["result"]
+    assert first["resultType"] == "input_required"
+    answers = {key: {"action": "accept", "content": {}} for key in first["inputRequests"]}
+    again = {"inputResponses": answers, "requestState": first["requestState"]}
+    assert "not issued for this" in (await call("eve", code, **again))["error"]["message"]
+    assert "not issued for this" in (await call("ann", "await order('gun')", **again))["error"]["message"]
+    assert shop.orders == []
+    assert (await call("ann", code, **again))["result"]["structuredContent"]["value"] == "ordered pen"
+    assert "used before" in (await call("ann", code, **again))["error"]["message"]
+    assert shop.orders == ["pen"]
