@@ -44,6 +44,12 @@ SAFE: Pairs = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
+# What an answer of the endpoint says besides.
+APART: Pairs = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
 _PRIVATE: Pairs = (*JSON, (b"cache-control", b"no-store"), *SAFE)
 # What a proxy says, which makes a request from afar look like one from here.
 _FORWARDED = (b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via")

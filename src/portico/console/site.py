@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
-from portico.console.gate import ConsoleAccess, ConsoleGate
+from portico.console.gate import APART, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
 from portico.store.folder import data_directory
@@ -79,13 +79,14 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # A head that was let in before is not judged again by its connection; but who has left is out.
-        refused = self.gate.refuse_call(request)
+        # A head that was let in before is not judged again by its connection; but who has left is out. What another
+        # process has sent on was judged there.
+        refused = None if request.hops else self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)
             return
-        # The page is of our own origin: no other one hears an answer.
-        request.cors = ()
+        # The page is of our own origin: no other one hears an answer, nor takes it for something else.
+        request.cors = APART
         # What a page looks at is in one process: what is open, what was asked, what was said.
         others = None if self._exchange is None else self._exchange.elsewhere
         if others is None or not others.send_to_first(request, writer, partial(self._answer_here, request, writer)):
