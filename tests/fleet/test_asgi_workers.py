@@ -87,13 +87,31 @@ async def test_without_a_store_a_session_may_be_carried_by_its_client(uvicorn: A
         assert not (await client.call_tool("pid")).is_error
 
 
-async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(uvicorn: Any, server_file: Path) -> None:
-    mounted = "__import__('starlette.applications').applications.Starlette(lifespan=tools.lifespan)"
-    made = f"tools = server.asgi(); app = {mounted}; app.mount('/tools', tools)"
-    for lifespan, warned in (("tools.lifespan", False), ("None", True)):
-        fleet, port = await uvicorn(made=f"None; {made.replace('tools.lifespan', lifespan)}")
-        one = await Line.to(port)
-        assert (await one.get("/tools/health")).status == 200
-        await one.close()
-        await fleet.end()
-        assert any("does not start it" in text for text in fleet.log) is warned
+RECIPE = """None
+from {module} import {name}
+
+tools = server.asgi()
+app = {name}(lifespan={lifespan})
+app.mount("/tools", tools)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "lifespan", "warned"),
+    [
+        ("fastapi", "FastAPI", "tools.lifespan", False),
+        ("starlette.applications", "Starlette", "tools.lifespan", False),
+        ("starlette.applications", "Starlette", "None", True),
+    ],
+)
+async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(
+    uvicorn: Any, module: str, name: str, lifespan: str, warned: bool
+) -> None:
+    fleet, port = await uvicorn(made=RECIPE.format(module=module, name=name, lifespan=lifespan))
+    one = await Line.to(port)
+    assert (await one.get("/tools/health")).status == 200
+    await one.close()
+    async with Client(f"http://127.0.0.1:{port}/tools/mcp", revision="2025-11-25") as client:
+        assert not (await client.call_tool("pid")).is_error
+    await fleet.end()
+    assert any("does not start it" in text for text in fleet.log) is warned
