@@ -182,10 +182,11 @@ async def test_what_goes_wrong_is_an_outcome() -> None:
 
 async def test_the_wire_shows_round_trips_and_can_be_taken_along() -> None:
     async with asking(Console(busy())) as ask:
-        await ask("call_tool", target="self", name="count", arguments={"to": 1})
+        done = await ask("call_tool", target="self", name="count", arguments={"to": 1})
         found = (await ask("wire", find="tools/call"))["messages"]
         request = found[-1]
         assert request["method"] == "tools/call" and request["name"] == "count" and request["way"] == "sent"
+        assert request["trip"] in done["trips"]
         trip = [one for one in (await ask("wire"))["messages"] if one["trip"] == request["trip"]]
         assert [one["kind"] for one in trip] == ["request", "notification", "response"]
         assert trip[-1]["seconds"] >= 0 and (await ask("wire_message", id=request["id"]))["text"] == request["text"]
