@@ -20,8 +20,26 @@ from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Location, Pool
 from portico.transport.upstream import Upstream
 
-# Of what is no message, so much is shown.
-LONGEST_PAGE = 64 * 1024
+# A person cannot read more, and a server that is busy is not to be slowed down by being watched.
+MOST_A_SECOND = 50
+
+
+class Ration:
+    """So many in a second, and the others are counted."""
+
+    def __init__(self, wire: WireLog, most: int = MOST_A_SECOND) -> None:
+        self._wire, self._most = wire, most
+        self._second, self._left = 0, most
+
+    def take(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._left = second, self._most
+        if self._left:
+            self._left -= 1
+            return True
+        self._wire.dropped += 1
+        return False
 
 
 class TappedPool(Pool):
@@ -47,6 +65,8 @@ class ExchangeTap:
 
     def __init__(self, exchange: Exchange, wire: WireLog) -> None:
         self._exchange, self._wire = exchange, wire
+        self._ration = Ration(wire)
+        self._plain = Exchange.handle.__get__(exchange)
         self._ids = count(1)
         self._watching = 0
 
@@ -65,16 +85,16 @@ class ExchangeTap:
             del self._exchange.handle
 
     def _handle(self, request: Request, writer: ResponseWriter) -> None:
-        handle = Exchange.handle.__get__(self._exchange)
-        if not self._exchange.has(request.path) and request.path != "/":
-            # Pages, probes, and the console itself.
-            handle(request, writer)
+        # Pages, probes and the console itself are no messages.
+        ours = self._exchange.has(request.path) or request.path == "/"
+        if not ours or not self._ration.take():
+            self._plain(request, writer)
             return
         began, trip = time.time(), f"c{next(self._ids)}"
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()]
         http = http_part(pairs, request.method, request.path + (f"?{request.query}" if request.query else ""))
         self._wire.add("client", request.peer, "received", request.body, http=http, trip=trip)
-        handle(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
+        self._plain(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
 
 
 class UpstreamTap:
@@ -82,6 +102,7 @@ class UpstreamTap:
 
     def __init__(self, gateway: Gateway, wire: WireLog) -> None:
         self._gateway, self._wire = gateway, wire
+        self._ration = Ration(wire, 4 * MOST_A_SECOND)
         self._watching = 0
         self._tapped: dict[int, Upstream] = {}
 
@@ -97,7 +118,8 @@ class UpstreamTap:
                 connection.set_trace(partial(self._note, alias))
 
     def _note(self, alias: str, way: str, data: bytes) -> None:
-        self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
+        if self._ration.take():
+            self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
 
     def remove(self) -> None:
         self._watching -= 1
