@@ -17,12 +17,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+import code_mode
 import tool_search
 from goals import Goal, limit
 from portico import Client, Server
 from portico.extend import Handler, SearchFace, Tool
 from portico.finding.index import ToolIndex, ToolWords
 from portico.services import assembly
+from portico.services.code import CodeFace
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -34,6 +36,7 @@ QUALITY = (
     Question("question", "the same by find_tools", "", True),
     Question("bm25_steps", "plain BM25: tools at 5 over the steps", "", True),
     Question("steps", "the same by find_tools", "", True),
+    Question("at_once", "the same by find_tools with all steps in one call", "", True),
 )
 SPEED = (
     Question("query_500", "CPU of a query among 500 tools", "ms"),
@@ -43,7 +46,7 @@ SPEED = (
 TOKENS = tuple(
     Question(f"{face}_{count}", f"tokens of the list of {count} tools, {path}", "tokens")
     for count in COUNTS
-    for face, path in (("all", "/mcp"), ("search", "/mcp/search"))
+    for face, path in (("all", "/mcp"), ("search", "/mcp/search"), ("code", "/mcp/code"))
 )
 
 
@@ -111,6 +114,7 @@ def list_costs() -> dict[str, float]:
         server = server_of(number, tools)
         found[f"all_{number}"] = asyncio.run(listed(server, count))
         found[f"search_{number}"] = asyncio.run(listed(SearchFace(server), count))
+        found[f"code_{number}"] = asyncio.run(listed(CodeFace(server), count))
     return found
 
 
@@ -119,7 +123,13 @@ def quality(path: Path) -> dict[str, float]:
     tasks = bench.half(1)
     plain = tool_search.recall(tasks, bench.tools, tool_search.plain(bench.tools))
     ours = tool_search.recall(tasks, bench.tools, tool_search.ours(bench.tools))
-    return {"bm25_question": plain[0], "bm25_steps": plain[1], "question": ours[0], "steps": ours[1]}
+    return {
+        "bm25_question": plain[0],
+        "bm25_steps": plain[1],
+        "question": ours[0],
+        "steps": ours[1],
+        "at_once": ours[2],
+    }
 
 
 def measure(size: Size) -> Table:
@@ -127,6 +137,12 @@ def measure(size: Size) -> Table:
     questions: list[Question] = [*SPEED, *TOKENS]
     take_turns(answers, size.rounds, [(ours, tuple(one.key for one in SPEED), lambda: speeds(size))])
     take_turns(answers, 1, [(ours, tuple(one.key for one in TOKENS), list_costs)])
+    questions += code_mode.QUESTIONS
+    take_turns(
+        answers,
+        size.rounds,
+        [(ours, tuple(one.key for one in code_mode.QUESTIONS), lambda: code_mode.measure(size.quick))],
+    )
     data = os.environ.get("LIVE_MCP_BENCH")
     if data:
         questions = [*QUALITY, *questions]
@@ -148,4 +164,23 @@ def goals(answers: Answers) -> list[Goal]:
     return [
         limit("a query among 500 tools: at most 1 ms", ours("query_500"), 1, "ms"),
         limit("a query among 10,000 tools: at most 5 ms", ours("query_10000"), 5, "ms"),
+        limit(
+            "the list of /mcp/code with 500 tools: at most 5 % of all", share(ours("code_500"), ours("all_500")), 5, "%"
+        ),
+        *code_mode.goals(answers),
+        *(least(text, ours(key), bound) for text, key, bound in QUALITY_GOALS if ours(key) is not None),
     ]
+
+
+QUALITY_GOALS = (
+    ("tools found at 10 from the question: at least 0.55", "question", 0.55),
+    ("tools found at 5 over the steps: at least 0.80", "steps", 0.80),
+)
+
+
+def least(text: str, found: float, bound: float) -> Goal:
+    return Goal(text, f"{found:.3f}", "met" if found >= bound else "missed")
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100 * part / whole

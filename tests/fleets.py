@@ -260,12 +260,12 @@ class Session:
             if line is None:
                 await one.close()
 
-    async def begin(self, **capabilities: Any) -> Session:
+    async def begin(self, line: Line | None = None, **capabilities: Any) -> Session:
         about = {"name": "a test", "version": "1"}
         params = {"protocolVersion": R, "capabilities": capabilities, "clientInfo": about}
-        said = await self.send({"id": 0, "method": "initialize", "params": params})
+        said = await self.send({"id": 0, "method": "initialize", "params": params}, line)
         self.fields["mcp_session_id"] = said.fields["mcp-session-id"]
-        assert (await self.send({"method": "notifications/initialized"})).status == 202
+        assert (await self.send({"method": "notifications/initialized"}, line)).status == 202
         return self
 
     async def call(self, tool: str, line: Line | None = None, **arguments: Any) -> Any:
@@ -292,9 +292,10 @@ def application(server: Path, made: str = "server.asgi()") -> Path:
 
 def certificate(folder: Path) -> Path:
     """A certificate for localhost with its key, in one file."""
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    named = "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
     key, path = folder / "key.pem", folder / "certificate.pem"
-    words = [*made.split(), "-keyout", key, "-out", path]
+    words = [*made.split(), *named.split(), "-keyout", key, "-out", path]
     subprocess.run(words, check=True, capture_output=True, timeout=30)
     path.write_bytes(path.read_bytes() + key.read_bytes())
     return path

@@ -34,7 +34,7 @@ FLOORS = {
     "extend": 4.5,
     "services": 5,
     "porting": 5,
-    "console": 5,
+    "console": 5.5,
     "contracts": 6,
     "cli": 6,
     "__main__": 7,

@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
 FILES = [*sorted(SERVICES.rglob("*.py")), *sorted(EXAMPLES.rglob("*.py"))]
 
 DOORS = ("portico", "portico.extend", "portico.schema", "portico.auth", "portico.contracts")
-OFFERED = ("memory", "tasks", "system", "live", "contracts")
+OFFERED = ("memory", "tasks", "system", "live", "contracts", "code")
 
 # What is no public name, and may be imported all the same.
 ALLOWED = {

@@ -194,6 +194,27 @@ def test_an_event_of_ocsf_has_what_its_class_requires() -> None:
     assert (login["class_uid"], login["category_uid"], login["type_uid"]) == (3002, 3, 300201)
 
 
+# What OCSF 1.x demands of every event of these classes, and of the objects in them.
+_EVENT = {"activity_id": int, "category_uid": int, "class_uid": int, "severity_id": int, "time": int, "type_uid": int}
+_REQUIRED: dict[int, dict[str, type]] = {
+    6003: {**_EVENT, "metadata": dict, "actor": dict, "api": dict, "src_endpoint": dict},
+    3002: {**_EVENT, "metadata": dict, "user": dict},
+}
+
+
+@pytest.mark.parametrize("kind", ["call", "login", "begin", "end", "dropped", "restored"])
+@pytest.mark.parametrize("outcome", ["", "ok", "denied", "limited", "cancelled", "refused"])
+def test_no_record_is_too_poor_for_ocsf(kind: Any, outcome: str) -> None:
+    """The least that can be known of a record makes a whole event all the same."""
+    event = json.loads(ocsf(ROW, CallRecord(number=1, at=2, kind=kind, outcome=outcome)))
+    for name, wanted in _REQUIRED[event["class_uid"]].items():
+        assert type(event[name]) is wanted, name
+    assert event["type_uid"] == event["class_uid"] * 100 + event["activity_id"]
+    assert event["metadata"]["version"] and event["metadata"]["product"]["name"]
+    if event["class_uid"] == 6003:
+        assert event["api"]["operation"] and event["actor"]["user"] and event["src_endpoint"]
+
+
 # Sinks
 
 

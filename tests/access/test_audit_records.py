@@ -15,6 +15,7 @@ from portico.access import settings
 from portico.access.audit.audit import CallAudit
 from portico.access.audit.reading import RecordFilter, newest
 from portico.access.audit.records import CallRecord
+from portico.auth.principal import Principal
 from portico.services.contracts import Contracts
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -322,3 +323,13 @@ async def test_the_files_of_an_audit_are_for_their_owner_alone(tmp_path: Path) -
 
 def open_to_others(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.stat().st_mode & 0o077}
+
+
+async def test_who_acts_for_whom_is_recorded(tmp_path: Path) -> None:
+    server = house()
+    audited(server, tmp_path)
+    agent = Principal("ann", issuer="https://login.example", actors=("agent", "orchestrator"))
+    async with Client(server, principal=agent) as client:
+        await client.call_tool("add", {"a": 1, "b": 2})
+    (one,) = await calls(tmp_path)
+    assert (one.principal, one.issuer, one.actors) == ("ann", "https://login.example", ("agent", "orchestrator"))

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import oidc
+from portico.access.face import pacing
 from portico.auth.assertions import verify_signature
 
 Stand = Callable[..., Any]
@@ -82,3 +83,32 @@ async def test_only_those_who_are_allowed_come_in(stand: Stand) -> None:
         # The same address, which the provider has not verified.
         with pytest.raises(AssertionError, match="HTTP 403"):
             await face.login(client["client_id"], oidc.Browser("mallory"))
+
+
+async def test_one_address_asks_no_more_than_a_login_takes(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REGISTRATIONS", "LOGINS", "TOKENS"):
+        monkeypatch.setattr(pacing, name, 3.0)
+    async with stand() as face:
+        browser = oidc.Browser()
+        asked = [
+            lambda: face.request(browser, "POST", "/register", form={}),
+            lambda: face.request(browser, "POST", "/token", form={"grant_type": "refresh_token"}),
+            lambda: face.request(browser, "GET", "/authorize?client_id=x"),
+        ]
+        for ask in asked:
+            seen = [await ask() for _ in range(4)]
+            assert 429 not in [one.status for one in seen[:3]]
+            assert seen[3].status == 429 and 1 <= int(seen[3].headers["retry-after"]) <= 20
+        # What everybody may read is not counted.
+        assert (await face.request(browser, "GET", "/jwks.json")).status == 200
+
+
+def test_an_address_is_forgotten_after_so_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "MOST_ADDRESSES", 10)
+    pace = pacing.AddressPace(1.0)
+    assert pace.wait("192.0.2.1") == 0 and pace.wait("192.0.2.1") > 50
+    # A household has one network of IPv6, however many addresses.
+    assert pace.wait("2001:db8::1") == 0 and pace.wait("2001:db8::2") > 50
+    for at in range(20):
+        pace.wait(f"198.51.100.{at}")
+    assert len(pace._due) == 10

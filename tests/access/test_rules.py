@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from portico import Client, Context, Gateway, Server, Service, ToolError, UsageError
@@ -13,6 +14,7 @@ from portico.access import settings
 from portico.access.patterns import globbed, matches, meets, pattern, template_glob, uri_forms
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
+from portico.server.guard import Owned
 from portico.services.contracts import Contracts
 from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
 from portico.wire.inputs import ElicitResult
@@ -418,3 +420,48 @@ async def test_conditions_look_at_who_asks_and_with_what() -> None:
             await client.call_tool("delete_repo", {"repo": "a"})
     with pytest.raises(UsageError, match=r"\[\[rule\]\] 1: when is 'nope'"):
         settings.read({"rule": [{"when": "nope"}]})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"about":{"repo":"main","repo":"a"}}',
+        b'{"about":{"repo":"a","Repo":"main"}}',
+        b'{"about":{"repo":"a"},"About":{"repo":"main"}}',
+        b'{"about":{"re\\u0070o":"main","repo":"a"}}',
+    ],
+)
+def test_a_name_that_stands_twice_is_no_way_around_a_condition(arguments: bytes) -> None:
+    """A gateway sends arguments on as they came, and what an upstream makes of two is its own affair."""
+    pytest.importorskip("cel_expr_python", reason="conditions need portico[cel]")
+    what, call = Owned("forge", "delete_repo"), Call(method="tools/call", principal=OPS)
+    denying = [{"tool": "forge.*", "deny": True, "when": "args.about.repo == 'main'"}, {"tool": "*"}]
+    for rules in (denying, [{"tool": "forge.*", "when": "args.about.repo != 'main'"}]):
+        guard = said(forge(), rule=rules).protection.guard  # type: ignore[union-attr]
+        assert not guard.decide(call, "tool", what, arguments).allowed
+        assert guard.decide(call, "tool", what, b'{"about":{"repo":"a"}}').allowed
+
+
+async def test_no_middleware_leads_around_a_rule() -> None:
+    """Rules are the innermost: what a middleware makes of a call is what they are asked about."""
+    server = said(forge(), rule=[{"tool": "forge.read_repo"}])
+
+    async def renames(call: Call, follow: Any) -> Any:
+        other = bytes(call.params).replace(b"read_repo", b"delete_repo")
+        return await follow(replace(call, params=Raw(other), read=None))
+
+    server.use(lambda handler: lambda call: renames(call, handler))
+    async with Client(server, principal=OPS) as client:
+        with pytest.raises(Unknown):
+            await client.call_tool("read_repo", {"repo": "x"})
+
+
+def test_a_login_that_is_other_now_takes_a_restart_and_changes_nothing() -> None:
+    before = settings.read({"auth": {"issuers": ["https://a.example"]}, "rule": [{"who": "*"}]})
+    server = forge()
+    settings.apply(server, before)
+    auth, guard = server.auth, server.protection.guard  # type: ignore[union-attr]
+    after = settings.read({"auth": {"issuers": ["https://b.example"]}, "rule": [{"deny": True}]})
+    with pytest.raises(UsageError, match=r"\[auth\] is other now, and that takes a restart"):
+        settings.change(server, before, after)
+    assert server.auth is auth and server.protection.guard is guard  # type: ignore[union-attr]

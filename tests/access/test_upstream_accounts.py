@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -291,3 +293,63 @@ async def test_what_is_sealed_for_one_opens_for_no_other(place: Any, tmp_path: A
         await vault.database.write(partial(rows.keep, row=stolen))
         account = at.standing.server.connector.accounts["notes"]
         assert await vault.token(account, CredentialSlot(stolen.principal, "notes")) is None
+
+
+async def test_a_person_takes_back_their_own_account_and_nobody_elses(place: Any) -> None:
+    async with place() as at, at.client("anna") as anna, at.client("ben") as ben:
+        for client in (anna, ben):
+            await client.call_tool("notes_connect_account")
+        page = f"{at.standing.issuer}/connect"
+        # Who has connected nothing sees nothing, and another's form does nothing in this browser.
+        mallory = at.browser("mallory")
+        assert "has connected no account" in (await asyncio.to_thread(connect, mallory, page)).text
+        browser = at.browser("anna")
+        shown = await asyncio.to_thread(until_question, browser, page)
+        assert "The notes" in shown.text and shown.headers["x-frame-options"] == "DENY"
+        mallory.answer = browser.answer = "notes"
+        assert (await asyncio.to_thread(mallory.submit, shown)).status == 400
+        done = await asyncio.to_thread(browser.submit, shown)
+        assert "The notes is disconnected" in done.text
+        # A form is good once; Ben has lost nothing; Anna is asked again.
+        assert (await asyncio.to_thread(browser.submit, shown)).status == 400
+        assert (await ben.call_tool("notes_mine")).text == "notes of ben-elsewhere"
+        vault = at.standing.server.connector.vault
+        assert await vault.connected(f"{at.standing.issuer} anna") == []
+        asked = len(at.links)
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+        assert len(at.links) == asked + 1
+
+
+async def test_an_operator_takes_back_all_that_a_person_has(place: Any, tmp_path: Any) -> None:
+    store = str(tmp_path / "desk.db")
+    async with place(store=store) as at, at.client("anna") as anna, at.client("ben") as ben:
+        for client in (anna, ben):
+            await client.call_tool("notes_connect_account")
+        said = await asyncio.to_thread(portico_tokens, "revoke", "anna", "--upstream", "notes", "--store", store)
+        assert said == "The account at notes is disconnected.\n"
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+        # A program of hers, which holds a token and one to renew it with.
+        face = at.standing
+        login = await face.login((await face.register())["client_id"], oidc.Browser("anna"))
+        _, given = await login.redeem()
+        ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+        bearer = {"Authorization": f"Bearer {given['access_token']}", "Accept": "application/json, text/event-stream"}
+        assert (await face.post("/mcp", body=ping, **bearer))[0] != 401
+        name = f"{face.issuer}#anna"
+        said = await asyncio.to_thread(portico_tokens, "revoke", name, "--store", store)
+        assert said == f"2 programs can no longer act for {name}.\nThe account at notes is disconnected.\n"
+        until = time.monotonic() + PATIENCE
+        while (await face.post("/mcp", body=ping, **bearer))[0] != 401:
+            assert time.monotonic() < until
+        assert (await login.refresh(given["refresh_token"]))[1]["error"] == "invalid_grant"
+        assert (await ben.call_tool("notes_mine")).text == "notes of ben-elsewhere"
+        with pytest.raises(AssertionError, match="has nothing of 'anna'"):
+            await asyncio.to_thread(portico_tokens, "revoke", "anna", "--store", store)
+
+
+def portico_tokens(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "portico", "tokens", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

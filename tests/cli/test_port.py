@@ -99,6 +99,12 @@ def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
     assert left(source) == [(1, "mcp.ClientSession"), (2, "mcp.server.lowlevel.Server")]
 
 
+def test_a_class_without_counterpart_is_listed_once() -> None:
+    source = "from fastmcp.server.openapi import MCPType\n\nx = [MCPType.TOOL, MCPType.TOOL]\n"
+    assert ported(source) == source
+    assert left(source) == [(1, "fastmcp.server.openapi.MCPType")]
+
+
 def test_an_option_that_belongs_to_running_is_listed() -> None:
     source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
     assert "Server('a', structured_output=True)" in ported(source)

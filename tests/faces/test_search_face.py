@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from portico import Client, Context, Gateway, Server, ToolError
@@ -15,6 +16,7 @@ from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
 from portico.faces.auto import AutoFace
 from portico.faces.search import SearchFace
+from portico.wire.inputs import ElicitResult
 from portico.wire.revisions import REVISIONS
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
@@ -294,7 +296,7 @@ async def served() -> Any:
     await serving
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
     (tmp_path / "one.py").write_text(
         "from portico import Server\nserver = Server('one')\n\n"
@@ -304,3 +306,80 @@ async def test_a_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
     async with Client(command, revision=revision) as client:
         assert await names(client) == ["find_tools", "call_tool"]
         assert (await client.call_tool("call_tool", {"name": "add", "arguments": {"a": 1, "b": 2}})).text == "3"
+
+
+async def asked(app: Any, path: str) -> list[str]:
+    """The names of the tools that an ASGI application lists at a path."""
+    about = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": about}}
+    headers = {
+        "host": "127.0.0.1",
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/list",
+    }
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(20):
+        await app(scope, receive, send)
+    said = msgspec.json.decode(b"".join(one.get("body", b"") for one in sent))
+    return [tool["name"] for tool in said["result"]["tools"]]
+
+
+async def test_faces_are_there_in_an_asgi_application_too() -> None:
+    server = forge()
+    server.add_face(SearchFace(server, always=["create_issue"]))
+    async with server.lifespan():
+        app = server.asgi()
+        assert len(await asked(app, "/mcp")) == 4
+        assert await asked(app, "/mcp/search") == ["find_tools", "call_tool", "create_issue"]
+        server.front = SearchFace(server)
+        assert await asked(server.asgi(), "/mcp") == ["find_tools", "call_tool"]
+
+
+async def test_a_view_of_a_gateway_has_its_face_too() -> None:
+    found_gateway = gateway()
+    view = found_gateway.add_view("sky", upstreams=["weather"])
+    async with Client(SearchFace(view)) as client:
+        assert "forecast(" in await found(client, "weather in a repository", server="weather")
+        assert "forge_" not in await found(client, "open an issue in a repository", limit=25)
+        with pytest.raises(ToolError, match="no tool 'forge_create_issue'"):
+            await client.call_tool("call_tool", {"name": "forge_create_issue", "arguments": {}})
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(server: Server, revision: Any) -> None:
+    said = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "ask": "Delete {args.repo}?"}]}
+    settings.apply(server, settings.read(said))
+    questions: list[str] = []
+
+    async def answer(params: Any, *_: Any) -> Any:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={})
+
+    call = {"name": f"{prefix(server)}deleteRepository", "arguments": {"repo": "a"}}
+    async with Client(SearchFace(server), revision=revision, principal=GUEST, elicitation_handler=answer) as client:
+        assert (await client.call_tool("call_tool", call)).text == "deleted a"
+    assert len(questions) == 1 and "Delete a?" in questions[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 import debian
 import nginx
-from fleets import Session
+from fleets import Line, Session, certificate
 from portico import Client
 
 
@@ -57,3 +59,36 @@ async def test_every_call_of_every_client_is_answered(behind_nginx: Any, tmp_pat
     answers = [await session.call("pid") for session in sessions]
     assert [one.status for one in answers] == [200] * 10
     assert {one.value for one in answers} == {second.process.pid}
+
+
+async def test_between_machines_requests_travel_by_tls(serve: Any, postgres_url: str, tmp_path: Path) -> None:
+    both = certificate(tmp_path)
+    context = ssl.create_default_context(cafile=both)
+    fleets = []
+    for name, authority in (("one", str(both)), ("two", str(both)), ("stranger", "")):
+        os.mkdir(tmp_path / name)
+        env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path / name), "PORTICO_ADDRESS_CA": authority}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        env |= {"PORTICO_ADDRESS": f"localhost:{port}"} | ({} if authority else {"SSL_CERT_FILE": os.devnull})
+        fleets.append(await serve("--certificate", both, "--port", port, env={k: v for k, v in env.items() if v}))
+
+    async def call(fleet: Any, session: Session) -> Any:
+        one = await Line.to(fleet.port, ssl=context, server_hostname="localhost")
+        try:
+            return await session.call("pid", one)
+        finally:
+            await one.close()
+
+    first = await Line.to(fleets[0].port, ssl=context, server_hostname="localhost")
+    session = Session(fleets[0].port)
+    await session.begin(line=first)
+    await first.close()
+    answers = [await call(fleet, session) for fleet in fleets[:2] for _ in range(2)]
+    assert [one.value for one in answers] == [fleets[0].process.pid] * 4
+    # Who does not know the authority does not send it there; and the session stays where it is.
+    refused = await call(fleets[2], session)
+    assert refused.status == 503
+    assert any("not believed to be one of us" in text for text in fleets[2].log)
+    assert (await call(fleets[1], session)).value == fleets[0].process.pid

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, UsageError
+from portico import Client, Context, Gateway, Server, UsageError
 from portico.cli.main import main
 from portico.extend import serve_http
 from portico.wire.errors import ResourceNotFound, Unknown
@@ -197,3 +197,21 @@ def test_a_view_that_is_not_there_is_not_served(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["serve", str(file(tmp_path)), "--view", "opps"])
     assert "there is no view 'opps'" in capsys.readouterr().err
+
+
+async def test_a_task_sees_no_more_than_the_view_it_was_begun_through() -> None:
+    found = gateway()
+    seen: list[Any] = []
+
+    @found.tool(task="required")
+    async def look(ctx: Context) -> str:
+        """Look at what there is for whom."""
+        seen.append(ctx.on_behalf["facet"])
+        return "looked"
+
+    found.add_view("lookers", include=["acme.look", "a.list_*"])
+    for target in (found.views["lookers"], found):
+        async with Client(target) as client:
+            assert (await client.call_tool("look")).text == "looked"
+    assert seen == [found.views["lookers"], None]
+    assert not seen[0].shows("a", "delete_thing")

@@ -361,13 +361,6 @@ def servers_by_name() -> dict[str, str]:
     return SERVERS
 
 
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
-    """The same as `serve`, of one server with two workers for a whole module."""
-    with serving("everything", "--workers", "2") as url:
-        yield lambda server: nullcontext(url)
-
-
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
     """`with serve("small") as url`: a server of one's own, or the one for all if nothing in it changes."""
@@ -478,9 +471,9 @@ async def _connect(
 
 
 @pytest.fixture
-def connect_to_workers(two_workers: Any, connect: Any) -> Any:
-    """`connect`, to a server of two workers."""
-    return partial(_connect, two_workers, *connect.args[1:])
+def connect_at() -> Any:
+    """`async with connect_at(url, "official", "2025-11-25") as peer`: one client, of a server that is there already."""
+    return lambda url, client, revision: _connect(lambda _: nullcontext(url), client, "http", revision)
 
 
 @pytest.fixture

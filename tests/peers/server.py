@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from portico import Context, Server
 
@@ -12,7 +14,8 @@ server = Server("small", version="2.1.0", instructions="For tests.")
 # By itself, because the official client looks for the schema of a tool that it calls on the first page only.
 paged = Server("paged", version="1.0.0", page_size=3)
 
-stopped = threading.Event()
+# A file, so that all workers of a server know of it.
+STOPPED = Path(tempfile.gettempdir()) / f"stopped-{os.getppid()}"
 
 
 @dataclass
@@ -60,7 +63,7 @@ async def wait_forever(ctx: Context) -> str:
     try:
         await asyncio.Event().wait()
     finally:
-        stopped.set()
+        STOPPED.touch()
     return "never"
 
 
@@ -73,15 +76,19 @@ def block(ctx: Context) -> str:
     while not ctx.cancelled and time.monotonic() < end:
         nothing.wait(0.01)
     if ctx.cancelled:
-        stopped.set()
+        STOPPED.touch()
     return "late"
 
 
 @server.tool
 def was_stopped() -> bool:
     """Whether a body that was cancelled has noticed, or does so in a moment. Then forget it."""
-    noticed = stopped.wait(5)
-    stopped.clear()
+    end = time.monotonic() + 5
+    nothing = threading.Event()
+    while not STOPPED.exists() and time.monotonic() < end:
+        nothing.wait(0.01)
+    noticed = STOPPED.exists()
+    STOPPED.unlink(missing_ok=True)
     return noticed
 
 

@@ -15,6 +15,8 @@ from portico import (
     AuthSettings,
     Client,
     Context,
+    Depends,
+    ElicitationResult,
     Extension,
     FileSystemProvider,
     GitHubProvider,
@@ -376,6 +378,16 @@ async def test_a_function_without_a_parameter_for_it_knows_who_asks() -> None:
     assert await data(server, "thread", principal=ann) == "ann"
     with pytest.raises(RuntimeError):
         get_context()
+
+
+async def test_what_needed_no_question_is_an_answer_too() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def ask(path: str, answer: ElicitationResult[int] = Depends(lambda path: len(path))) -> str:
+        return f"{answer.action} {answer.data}"
+
+    assert await data(server, "ask", {"path": "abc"}) == "accept 3"
 
 
 # Extensions of the official SDK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from portico._lazy import load_module
+from portico.access.patterns import fold
 from portico.rpc.call import Call
 from portico.server.guard import Owned
 from portico.wire.errors import UsageError
@@ -37,10 +39,16 @@ class CelCondition:
             raise UsageError(f"{where} is {text!r}, and that cannot be understood: {said}") from None
 
     def holds(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool | None:
-        """None: it cannot be said, such as where an argument is missing."""
+        """None: it cannot be said, such as where an argument is missing, or stands there twice."""
+        args: Any = {}
+        if not self.early:
+            try:
+                args = _arguments(arguments)
+            except _Doubled:
+                return None
         given = {
             "principal": principal_values(call.principal),
-            "args": _arguments(arguments) if not self.early else {},
+            "args": args,
             "tool": owned.name,
             "owner": owned.owner,
             "client": getattr(call.principal, "client_id", None) or "",
@@ -70,11 +78,25 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
+class _Doubled(Exception):
+    """A name stands twice in an object: an upstream may read the one, and we the other."""
+
+
 def _arguments(given: bytes | Raw) -> Any:
-    try:
-        return msgspec.json.decode(given) if given else {}
-    except msgspec.DecodeError:
+    """Raises _Doubled. Some parsers take a name in any case, so `Repo` beside `repo` is the same name twice."""
+    if not given:
         return {}
+    try:
+        json.loads(bytes(given), object_pairs_hook=_members)
+        return msgspec.json.decode(given)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({fold(name) for name, _ in pairs}) < len(pairs):
+        raise _Doubled
+    return dict(pairs)
 
 
 _environments: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -57,3 +58,14 @@ def rate_of(where: str, text: str, burst: float | None) -> Rate:
     if not 1 <= most < 1e9:
         raise UsageError(f"{where}: burst is {burst}, and has to be 1 or more")
     return Rate(seconds / many, most)
+
+
+def network_of(address: str) -> str:
+    """Where a request comes from, as far as its sender cannot choose it: one household has 2^64 addresses of IPv6."""
+    if ":" not in address:
+        return address
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))

@@ -179,26 +179,52 @@ Who = Callable[[Any, bool], bool]
 
 _WORDS = ("anonymous", "local", "*")
 _KEYS = ("id", "group", "scope", "client", "issuer")
+# Whose word it is, and whom it names: an issuer has no fragment (RFC 8414, section 2).
+_NAMED_BY = re.compile(r"(https?://[^#\s]+|tokens|certificate)#(.+)")
 
 
 def who(where: str, said: Sequence[str], *, strict: bool) -> Who:
     """Those whom a rule means: one of several, each of which may be several things at once, joined by `and`. `strict`:
     to the letter, as rules that allow have it."""
-    terms = [_all_of([_term(where, part.strip(), strict) for part in re.split(r"\s+and\s+", one)]) for one in said]
+    terms = [_all_of(_parts(where, one, strict)) for one in said]
     return terms[0] if len(terms) == 1 else lambda principal, local: any(one(principal, local) for one in terms)
+
+
+def _parts(where: str, said: str, strict: bool) -> list[Who]:
+    found = [part.strip() for part in re.split(r"\s+and\s+", said)]
+    by_issuer = any(part.startswith("issuer:") for part in found)
+    return [_term(where, part, strict, by_issuer) for part in found]
+
+
+def bare_ids(said: Sequence[str]) -> list[str]:
+    """Principals that are named by an id alone, of any issuer."""
+    found = []
+    for one in said:
+        parts = [part.strip() for part in re.split(r"\s+and\s+", one)]
+        if not any(part.startswith("issuer:") or _NAMED_BY.fullmatch(part) for part in parts):
+            found += [part for part in parts if part not in _WORDS and _key(part) == "id"]
+    return found
+
+
+def _key(part: str) -> str:
+    key, mark, _ = part.partition(":")
+    return key if mark and key in _KEYS else "id"
 
 
 def _all_of(parts: list[Who]) -> Who:
     return parts[0] if len(parts) == 1 else lambda principal, local: all(one(principal, local) for one in parts)
 
 
-def _term(where: str, text: str, strict: bool) -> Who:
+def _term(where: str, text: str, strict: bool, by_issuer: bool = False) -> Who:
     if text == "*":
         return lambda principal, local: True
     if text == "anonymous":
         return lambda principal, local: principal is None and not local
     if text == "local":
         return lambda principal, local: principal is None and local
+    named = _NAMED_BY.fullmatch(text)
+    if named is not None:
+        return _all_of([_holder("issuer", named[1], strict), _holder("id", named[2], strict, alone=False)])
     key, mark, value = text.partition(":")
     if mark and key not in _KEYS:
         close = nearest(key, _KEYS)
@@ -212,10 +238,11 @@ def _term(where: str, text: str, strict: bool) -> Who:
         key, value = "id", text
     if not value:
         raise UsageError(f"{where} is {text!r}, which names no one")
-    return _holder(key, value, strict)
+    return _holder(key, value, strict, alone=strict and key == "id" and not by_issuer)
 
 
-def _holder(key: str, value: str, strict: bool) -> Who:
+def _holder(key: str, value: str, strict: bool, alone: bool = False) -> Who:
+    """`alone`: an id that nothing else is said of matches no principal where it may be another's."""
     if key == "scope":
         return lambda principal, local: principal is not None and not principal.lacks(frozenset({value}))
     same: Callable[[str], str] = str if strict else fold
@@ -226,6 +253,8 @@ def _holder(key: str, value: str, strict: bool) -> Who:
 
     def holds(principal: Any, local: bool) -> bool:
         found = getattr(principal, field, None)
+        if alone and getattr(principal, "ambiguous", False):
+            return False
         return found is not None and same(str(found)) == wanted
 
     return holds

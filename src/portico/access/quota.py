@@ -7,14 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from ipaddress import IPv6Address
 from itertools import islice
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from portico.access.leases import LEASE_SECONDS, QuotaStore
-from portico.access.limits import Rate
+from portico.access.limits import Rate, network_of
 from portico.access.patterns import Pattern, Who
 from portico.access.rules import Selection, keep
 from portico.rpc.call import Call
@@ -277,17 +276,6 @@ def _principal(call: Call) -> str:
     return f"id {id}" if issuer is None else f"{issuer} {id}"
 
 
-def _network(address: str) -> str:
-    """Where a request comes from, as far as its sender cannot choose it: one household has 2^64 addresses of IPv6."""
-    if ":" not in address:
-        return address
-    try:
-        found = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
-
-
 def _owner(passage: Passage) -> str:
     return "" if passage.owned is None else passage.owned.owner
 
@@ -303,7 +291,7 @@ def _tool(passage: Passage) -> str:
 _VALUES = {
     "principal": lambda passage: _principal(passage.call),
     "client": lambda passage: getattr(passage.call.principal, "client_id", None) or "",
-    "address": lambda passage: _network(passage.call.address or ""),
+    "address": lambda passage: network_of(passage.call.address or ""),
     "tool": _tool,
     "owner": _owner,
 }

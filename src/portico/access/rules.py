@@ -59,6 +59,8 @@ class Rule(Struct, frozen=True):
     when: CelCondition | None = None
     # Only recorded: what it would have done.
     shadow: bool = False
+    # Those whom it names by an id alone.
+    bare: tuple[str, ...] = ()
 
     def means(self, kind: Kind, owned: Owned) -> bool:
         patterns = self.about.of(kind)

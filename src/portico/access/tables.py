@@ -14,7 +14,7 @@ from portico._options import check_options
 from portico.access.conditions import CelCondition
 from portico.access.consents import question
 from portico.access.limits import rate_of
-from portico.access.patterns import pattern, who
+from portico.access.patterns import bare_ids, pattern, who
 from portico.access.quota import By, Limit, Quota
 from portico.access.rules import AccessRules, Requirement, Rule, Selection
 from portico.schema.problems import nearest
@@ -34,7 +34,8 @@ class RuleTable(TypedDict, total=False):
 
     # What it is called in explanations and records.
     name: str
-    # Whom it means: principals by their id, group:NAME, scope:NAME, client:ID, issuer:URL, anonymous, local, *.
+    # Whom it means: principals by their id, or as ISSUER#ID; group:NAME, scope:NAME, client:ID, issuer:URL, anonymous,
+    # local, *.
     who: Texts
     # What it means: owner.name, with * and ?.
     tool: Texts
@@ -130,7 +131,23 @@ def _shared_store(server: Server) -> str | None:
 
 
 def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
-    server.protect(guard=AccessRules(tuple(rules), _of(server).requirements))
+    rules = tuple(rules)
+    _check_ids(server, rules)
+    server.protect(guard=AccessRules(rules, _of(server).requirements))
+
+
+def _check_ids(server: Server, rules: Iterable[Rule]) -> None:
+    """With several issuers an id alone may be that of two people, and a rule would let in the wrong one."""
+    sources = sorted(getattr(server.auth, "sources", ()))
+    if len(sources) < 2:
+        return
+    for rule in rules:
+        if rule.allow and rule.bare:
+            issuer = next((one for one in sources if one.startswith("http")), "https://ISSUER")
+            raise UsageError(
+                f"{rule.name}: who is {rule.bare[0]!r}, and {len(sources)} issuers may give that id: write "
+                f"'{issuer}#{rule.bare[0]}', or 'tokens#{rule.bare[0]}' for one of the file of tokens"
+            )
 
 
 def apply_requirements(server: Server, requirements: Iterable[Requirement]) -> None:
@@ -163,6 +180,7 @@ def _rule(where: str, said: Mapping[str, Any]) -> Rule:
         allow=allow,
         when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
         shadow=said.get("shadow", False),
+        bare=tuple(bare_ids(texts(where, "who", said.get("who", "*")))),
     )
 
 

@@ -26,6 +26,8 @@ class Principal(Struct, frozen=True, omit_defaults=True):
     issuer: str | None = None
     # Who acts for it, the one who asks here first (RFC 8693, section 4.1).
     actors: tuple[str, ...] = ()
+    # Whether its server has several issuers, another of which may give the same id to another person.
+    ambiguous: bool = False
 
     def lacks(self, needed: Set[str]) -> frozenset[str]:
         return frozenset() if self.scopes is None else frozenset(needed) - self.scopes
@@ -34,6 +36,12 @@ class Principal(Struct, frozen=True, omit_defaults=True):
     def identity(self) -> str:
         """Who it is, whatever it may do: what belongs to it is found by this."""
         return self.id if self.issuer is None else f"{self.issuer} {self.id}"
+
+    @property
+    def name(self) -> str:
+        """What it is called where people read it, and are to know who is meant: its id, or `ISSUER#ID` where the id
+        alone may be another's."""
+        return f"{self.issuer}#{self.id}" if self.ambiguous else self.id
 
     def __hash__(self) -> int:
         return hash((self.issuer, self.id))

@@ -134,6 +134,8 @@ class ResourceServer:
         if not verifiers:
             raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
         self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
+        # The issuers of principals: one for each verifier that is of another issuer.
+        self.sources = frozenset(str(getattr(one, "issuer", None) or id(one)) for one in verifiers)
         self.public_url = None if public_url is None else _checked_url(public_url)
         named = [str(issuer) for one in verifiers if (issuer := getattr(one, "issuer", None))]
         self.authorization_servers = list(named if authorization_servers is None else authorization_servers)
@@ -266,6 +268,8 @@ class ResourceServer:
         if scopes and self._implied:
             everything = scopes.union(*(self._implied.get(scope, ()) for scope in scopes))
             verified = replace(verified, principal=replace(verified.principal, scopes=everything))
+        if len(self.sources) > 1:
+            verified = replace(verified, principal=replace(verified.principal, ambiguous=True))
         return verified
 
     def _remember(self, shown: bytes, verified: Verified) -> Remembered:

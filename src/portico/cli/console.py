@@ -17,9 +17,10 @@ from portico.cli.forms import parse
 from portico.cli.logs import set_log_level
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess, ConsoleGate
-from portico.console.site import attach
+from portico.console.site import SAVED, attach
 from portico.server.endpoint import serve_http
 from portico.server.server import Server
+from portico.store.folder import data_directory
 from portico.transport.loops import new_loop
 from portico.wire.errors import UsageError
 
@@ -67,7 +68,8 @@ def _check_file(target: Any) -> None:
 async def _serve(arguments: argparse.Namespace) -> None:
     # Only a door for the page: it offers nothing itself, and its endpoint is closed.
     door = Server("portico console")
-    console = Console(mode="console", opens=True, auth_for=local_token.for_url)
+    saved = data_directory(arguments.data) / SAVED
+    console = Console(mode="console", opens=True, auth_for=local_token.for_url, saved=saved)
     target: Any = arguments.target
     if isinstance(target, str) and target.endswith(".toml"):
         raise UsageError(f"{target} is for a gateway: `portico serve {target} --transport http` has a console too")

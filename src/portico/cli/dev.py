@@ -14,9 +14,10 @@ from portico.cli.logs import set_log_level
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess
 from portico.console.reload import Reloader
-from portico.console.site import attach
+from portico.console.site import SAVED, attach
 from portico.server.endpoint import serve_http
 from portico.server.server import Server
+from portico.store.folder import data_directory
 from portico.transport.http.exchange import Exchange
 from portico.transport.loops import new_loop
 
@@ -36,7 +37,10 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
         server.store = store_url(arguments.store, arguments.data, server.info.name)
 
     def make() -> Console:
-        return Console(server, mode="dev", opens=True, auth_for=local_token.for_url, reloader=reloader)
+        saved = data_directory(arguments.data) / SAVED
+        return Console(
+            server, mode="dev", opens=True, auth_for=local_token.for_url, reloader=reloader, saved=saved
+        )  # fmt: skip
 
     how = "run `portico dev` again, or `portico console` with the address of this page: they print a new link"
     site = attach(

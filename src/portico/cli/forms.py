@@ -770,10 +770,12 @@ FORMS: dict[str, CommandForm] = {
         "It needs libcst: install portico[port].",
     ),
     "tokens": CommandForm(
-        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]",
-        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.",
+        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]\n"
+        "       portico tokens revoke ID [--upstream ALIAS] [options]",
+        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.\n"
+        "`revoke` takes back what a person has who logs in: what they let programs do, and accounts they connected.",
         (
-            word("action", choices=("add", "list", "remove"), metavar="add|list|remove"),
+            word("action", choices=("add", "list", "remove", "revoke"), metavar="add|list|remove|revoke"),
             word("id", nargs="?", metavar="ID", help="whose token it is: what the server takes its caller for"),
         ),
         {
@@ -791,6 +793,11 @@ FORMS: dict[str, CommandForm] = {
                 flag("--group", action="append", default=[], metavar="NAME", help="for rules; may be repeated"),
                 flag("--all", action="store_true", help="it may do everything"),
                 flag("--expires", metavar="DAYS", type=_count, help="after so many days (default: never)"),
+            ),
+            "revoke": (
+                flag("--upstream", metavar="ALIAS", help="the account at this upstream alone"),
+                flag("--store", metavar="URL", help="the server's database (default: PORTICO_STORE, or access.db)"),
+                flag("--data", metavar="DIR", help="the data directory with access.db"),
             ),
         },
         'The server reads the file with --auth-tokens FILE, or with tokens = "FILE" in [auth], and again when it '

@@ -1,17 +1,20 @@
-"""`portico tokens add|list|remove`"""
+"""`portico tokens add|list|remove|revoke`"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from portico.access.revoking import revoke
 from portico.auth.verifiers.token_file import TokenRow, hashed, new_token, read_rows
 from portico.cli.forms import parser_for
 from portico.cli.printer import plain_table
+from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
 _ID = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
@@ -27,6 +30,8 @@ def run(words: list[str]) -> None:
         parser.error(f"`{arguments.action}` needs an ID: whose token it is")
     elif arguments.action == "add":
         _add(arguments)
+    elif arguments.action == "revoke":
+        _revoke(arguments)
     else:
         _remove(arguments)
 
@@ -69,6 +74,20 @@ def _remove(arguments: argparse.Namespace) -> None:
     if len(left) == len(rows):
         raise UsageError(f"{arguments.file} has no token of {arguments.id!r}")
     _write(Path(arguments.file), left)
+
+
+def _revoke(arguments: argparse.Namespace) -> None:
+    named = arguments.store or (None if arguments.data else os.environ.get("PORTICO_STORE"))
+    store = os.path.expanduser(named) if named else str(data_directory(arguments.data) / "access.db")
+    if "://" not in store and not os.path.exists(store):
+        raise UsageError(f"no person has logged in: {store} is not there; --store names another database")
+    found = asyncio.run(revoke(store, arguments.id, arguments.upstream))
+    if not found.grants and not found.upstreams:
+        raise UsageError(f"{store} has nothing of {arguments.id!r}")
+    if arguments.upstream is None:
+        print(f"{found.grants} {'program' if found.grants == 1 else 'programs'} can no longer act for {arguments.id}.")
+    for alias in found.upstreams:
+        print(f"The account at {alias} is disconnected.")
 
 
 def _write(path: Path, rows: list[TokenRow]) -> None:

@@ -6,18 +6,26 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from portico import __version__
+from portico.access.audit.audit import CallAudit
+from portico.access.rules import AccessRules
+from portico.console.happening import HappeningService, UpstreamsService
+from portico.console.oauth_chain import OAuthService
 from portico.console.questions import Questions
+from portico.console.records import AuditService, JobsService, PolicyService
 from portico.console.reload import Reloader
+from portico.console.saved import SavedCalls
 from portico.console.shown import shown
-from portico.console.tap import ExchangeTap
+from portico.console.tap import ExchangeTap, UpstreamTap
 from portico.console.target_tools import AuthFor, OpeningService, TargetService
 from portico.console.targets import ConsoleTarget, Targets, as_handler, kind_of
-from portico.console.watching import Changing, WatchService
+from portico.console.watching import Changing, LookedAt, WatchService
 from portico.console.wire_tools import WireService
 from portico.console.wirelog import WireLog
+from portico.gateway.gateway import Gateway
 from portico.server.asking.context import Context
 from portico.server.calling.results import ToolResult
 from portico.server.server import Server
@@ -39,6 +47,7 @@ class Console:
     * **mode** – what it was started as, for the page.
     * **opens** – whether other servers may be opened: commands are run for that.
     * **auth_for** – finds the token for a URL.
+    * **saved** – the file of saved calls.
     * **reloader** – loads the subject from its file, and knows how that went.
     """
 
@@ -50,6 +59,7 @@ class Console:
         opens: bool = False,
         auth_for: AuthFor | None = None,
         reloader: Reloader | None = None,
+        saved: Path | None = None,
     ) -> None:
         self.subject = subject
         # Those that were named on the command line, which are opened with it.
@@ -70,13 +80,16 @@ class Console:
         if opens:
             self.server.add(OpeningService(self.targets, auth_for))
             self.parts.append("open")
+            self.add_part("oauth", OAuthService())
+        self.add_part("saved", SavedCalls(self.targets, saved))
         self._opens = opens
         if reloader is not None:
             self._show_file(reloader)
         if subject is not None:
-            self.targets.add(
-                as_handler(subject), subject.name, "self", id="self", title=subject.info.title or subject.name
-            )
+            title = subject.info.title or subject.name
+            self.targets.add(as_handler(subject), subject.name, "self", id="self", title=title)
+            if isinstance(subject, Server):
+                self._add_parts(subject)
 
     async def about(self, ctx: Context) -> ToolResult:
         """What this console is, and which parts it has."""
@@ -91,15 +104,44 @@ class Console:
                 "revisions": sorted(REVISIONS, reverse=True),
                 "parts": self.parts,
                 "can_open": self._opens,
+                "url": self.targets.get("self").url if self.subject is not None else "",
                 "principal": None if principal is None else {"id": principal.id, "scopes": principal.scopes},
             }
         )
 
-    def serve_by(self, exchange: Exchange) -> None:
+    def serve_by(self, exchange: Exchange, url: str = "") -> None:
         """It is reached through the same exchange as its subject, which can be looked at as well."""
         self.watching.draining = lambda: exchange.draining
-        if self.subject is not None:
-            self.watching.wire.taps.append(ExchangeTap(exchange, self.wire))
+        if self.subject is None:
+            return
+        self.watching.wire.taps.append(ExchangeTap(exchange, self.wire))
+        self.targets.get("self").url = url
+        happening = HappeningService(exchange)
+        self.server.add(happening)
+        self.parts += ["metrics", "sessions"]
+        self.watching.topics["metrics"] = happening.sampler
+        self.watching.topics["sessions"] = LookedAt(happening.look_at_sessions)
+        if exchange.elsewhere is not None:
+            self.parts.append("workers")
+        else:
+            self.server.remove("workers")
+
+    def _add_parts(self, subject: Server) -> None:
+        """What this server has, and others have not."""
+        protection = subject.protection
+        if isinstance(subject, Gateway):
+            upstreams = UpstreamsService(subject)
+            self.add_part("upstreams", upstreams)
+            self.watching.topics["upstreams"] = LookedAt(upstreams.look)
+            self.watching.wire.taps.append(UpstreamTap(subject, self.wire))
+        if protection is not None and isinstance(protection.witness, CallAudit):
+            self.add_part("audit", AuditService(protection.witness))
+        if protection is not None and isinstance(protection.guard, AccessRules):
+            self.add_part("policy", PolicyService(subject, protection.guard))
+        if subject.tasks is not None:
+            tasks = JobsService(subject)
+            self.add_part("jobs", tasks)
+            self.watching.topics["jobs"] = Changing(tasks.listeners, dict)
 
     def add_part(self, name: str, service: Any) -> None:
         """More that can be looked at."""

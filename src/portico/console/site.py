@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -16,9 +17,10 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
-from portico.console.gate import ConsoleAccess, ConsoleGate
+from portico.console.gate import APART, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
+from portico.store.folder import data_directory
 from portico.transport.http.endpoint import Endpoint
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.pages import PageRoute
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico")
 
+# The calls that people have saved.
+SAVED = "console-calls.json"
 ROOT, PATH, ENDPOINT = "/", "/console/", "/console/mcp"
 
 
@@ -53,7 +57,7 @@ class ConsoleSite:
         pages = [
             PageRoute("GET", PATH, files.file, prefix=True, judge=visit),
             PageRoute("POST", "/console/login", self.gate.login, judge=post),
-            PageRoute("POST", "/console/logout", self.gate.logout, judge=post),
+            PageRoute("POST", "/console/logout", judge=post, streamed=self._sign_out),
             PageRoute("POST", ENDPOINT, judge=self.gate.refuse_call, streamed=self._answer),
         ]
         if taken(ROOT):
@@ -75,13 +79,30 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # A head that was let in before is not judged again by its connection; but who has left is out.
-        refused = self.gate.refuse_call(request)
+        # A head that was let in before is not judged again by its connection; but who has left is out, and only one
+        # process knows. From where it came was judged by the one that has sent it on.
+        refused = self.gate.refuse_unknown(request) if request.hops else self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)
             return
-        # The page is of our own origin: no other one hears an answer.
-        request.cors = ()
+        # The page is of our own origin: no other one hears an answer, nor takes it for something else.
+        request.cors = APART
+        # What a page looks at is in one process: what is open, what was asked, what was said.
+        self._by_first(request, writer, partial(self._answer_here, request, writer))
+
+    def _by_first(self, request: Request, writer: ResponseWriter, here: Callable[[], None]) -> None:
+        """Have one and the same process see to a request."""
+        others = None if self._exchange is None else self._exchange.elsewhere
+        if others is None or not others.send_to_first(request, writer, here):
+            here()
+
+    def _sign_out(self, request: Request, writer: ResponseWriter) -> None:
+        if not request.hops and self.gate.visitor(request) is None:
+            writer.answer(self.gate.logout(request))
+        else:
+            self._by_first(request, writer, lambda: writer.answer(self.gate.logout(request)))
+
+    def _answer_here(self, request: Request, writer: ResponseWriter) -> None:
         if self._endpoint is not None:
             self._endpoint.post(request, writer)
             return
@@ -94,7 +115,7 @@ class ConsoleSite:
         try:
             async with self._opening:
                 if self._endpoint is None:
-                    self._endpoint = await self._opened()
+                    self._endpoint = await self._opened(request)
         except Exception:
             log.exception("the console cannot be opened")
             writer.answer(Answer(500, TEXT, b"Internal error\n"))
@@ -102,13 +123,14 @@ class ConsoleSite:
         writer.on_close = None
         self._endpoint.post(request, writer)
 
-    async def _opened(self) -> Endpoint:
+    async def _opened(self, request: Request) -> Endpoint:
         exchange = self._exchange
         assert exchange is not None
         console = self._make()
         self._held = HeldLifespan(console.lifespan)
         await self._held.entered
-        console.serve_by(exchange)
+        host = request.headers.get(b"host", b"").decode("latin-1").strip(" \t")
+        console.serve_by(exchange, f"{'https' if request.secure else 'http'}://{host}{exchange.settings.path}")
         settings = replace(exchange.settings, carried_key=None, assume=None, path=ENDPOINT)
         # With numbers of its own: who looks is not what is looked at.
         endpoint = Endpoint(console.server, settings, Metrics(), Traffic())
@@ -144,7 +166,7 @@ def attach(
     """
 
     def usual() -> Any:
-        return load_module("portico.console.console").Console(server)
+        return load_module("portico.console.console").Console(server, saved=data_directory(server.data) / SAVED)
 
     async def spend(id: str, expires: float) -> bool:
         return await server.runtime.spent.add(id, expires)

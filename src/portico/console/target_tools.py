@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from portico._lazy import load_module
 from portico.auth.principal import Principal
 from portico.client.client import Client
 from portico.console.known import known_services
@@ -28,6 +29,7 @@ from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.wire.errors import Error, ToolError, UsageError
 from portico.wire.notices import ProgressParams
+from portico.wire.revisions import LATEST
 
 READS = {"readOnlyHint": True}
 
@@ -77,13 +79,21 @@ class TargetService(Service):
         return shown(found.state)
 
     @tool(annotations=READS)
-    async def list_items(self, target: str, kind: Listed, as_principal: AsPrincipal | None = None) -> ToolResult:
+    async def list_items(
+        self,
+        target: str,
+        kind: Listed,
+        as_principal: AsPrincipal | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
         """What a target offers, or what it would show to another principal."""
         found = self._targets.get(target)
-        if as_principal is None:
+        principal = ctx.principal if as_principal is None else as_principal.principal()
+        other = self._as(found, principal, named=as_principal is not None)
+        if other is None:
             items = await found.listed(kind)
         else:
-            async with self._as(found, as_principal) as client:
+            async with other as client:
                 items = await list_all(client, kind)
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
@@ -93,16 +103,32 @@ class TargetService(Service):
                 self._recognise(found, items)
         return shown(answer)
 
+    @tool(annotations=READS)
+    async def lint(self, target: str) -> ToolResult:
+        """What is wrong with the tools of a target, as `portico contracts lint` says it."""
+        found = self._targets.get(target)
+        items = await found.listed("tools")
+        info = found.state.server
+        contract = load_module("portico.services.contracts.definitions").contract_of(
+            items,
+            server=info.name if info is not None else "",
+            version=info.version if info is not None else "",
+            revision=found.state.revision or LATEST,
+        )
+        findings = load_module("portico.services.contracts.lint").lint_tools(contract, contract.tools)
+        return shown({"findings": list(findings)})
+
     def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:
         services = known_services(str(tool.get("name")) for tool in tools)
         if services != found.state.services:
             found.state.services = services
             self._targets.changed()
 
-    def _as(self, found: ConsoleTarget, other: AsPrincipal) -> Client:
-        if found.state.kind != "self":
+    def _as(self, found: ConsoleTarget, principal: Principal | None, *, named: bool) -> Client | None:
+        """A client of this server itself for a principal: one that was named, or the one who has logged in."""
+        if named and found.state.kind != "self":
             raise ToolError("only this server itself can be looked at with the eyes of another principal")
-        return Client(found.place, revision=found.state.wanted, principal=other.principal(), undeclared=True)
+        return None if principal is None or found.state.kind != "self" else found.client_as(principal)
 
     # Asking
 
@@ -162,12 +188,16 @@ class TargetService(Service):
         other: AsPrincipal | None = None,
     ) -> ToolResult:
         found = self._targets.get(target)
+        if other is not None and ctx.principal is not None:
+            raise ToolError("who has logged in calls in their own name")
+        principal = ctx.principal if other is None else other.principal()
         run = partial(
             found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params), seconds
         )
-        if other is None:
+        client = self._as(found, principal, named=other is not None)
+        if client is None:
             return shown(await run())
-        async with self._as(found, other) as client:
+        async with client:
             return shown(await run(client=client))
 
     @tool
@@ -216,13 +246,16 @@ class OpeningService(Service):
         revision: str | None = None,
         headers: dict[str, str] | None = None,
         token: str | None = None,
+        oauth: bool = False,
     ) -> ToolResult:
-        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json."""
+        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json. `oauth`: log in with a
+        browser of this machine, if the server wants that."""
         spec, kind = target.strip(), kind_of(target)
         options: dict[str, Any] = {}
         if kind == "url":
-            options = {"headers": headers, "auth": token or (self._auth_for(spec) if self._auth_for else None)}
-        elif headers or token:
+            found_token = self._auth_for(spec) if self._auth_for is not None else None
+            options = {"headers": headers, "auth": token or ("oauth" if oauth else found_token)}
+        elif headers or token or oauth:
             raise ToolError("headers and a token are for servers at a URL; this one is not")
         found = self._targets.add(spec, spec, kind, **options)
         try:

@@ -8,20 +8,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from itertools import count
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from portico import __version__
+from portico.access.audit.audit import CONSOLE_NAME
 from portico.client.client import Client
 from portico.client.inputs import MODES
 from portico.console.questions import OpenQuestion, PageAnswer, QuestionKind, Questions, as_elicited, as_sampled
 from portico.console.runs import Emit, PageInputs, PageRun, RunOutcome, carry_out, current_run
 from portico.console.tap import TappedPool
 from portico.console.wirelog import WireLog
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, members
 from portico.transport import modules
 from portico.wire import notices
 from portico.wire.errors import Error, MethodNotFound, ToolError, UsageError
@@ -52,13 +55,25 @@ _CHANGES = {
 
 
 class Within:
-    """A server of this process as a Handler whose life is not for us to begin or to end."""
+    """A server of this process as a Handler whose life is not for us to begin or to end.
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
+    `address`: calls come from there, and are judged as such; without one they are those of its owner, as on stdio.
+    """
+
+    def __init__(self, server: Any, address: str | None = None) -> None:
+        self._server, self._address = server, address
+
+    def start(self, call: Call) -> Any:
+        if self._address is not None:
+            call = replace(call, address=self._address)
+        return members(self._server).start(call)
 
     async def __call__(self, call: Call) -> Any:
-        return await self._server(call)
+        result = self.start(call)
+        return await result if isawaitable(result) else result
+
+    def seen_from(self, address: str) -> Within:
+        return Within(self._server, address)
 
     def __getattr__(self, name: str) -> Any:
         if name == "lifespan" or name.startswith("_"):
@@ -99,6 +114,8 @@ class ConsoleTarget:
     ) -> None:
         self.state = state
         self.place = place
+        # Where this server itself is served, for those who are not in this process.
+        self.url = ""
         self.client: Client | None = None
         self.runs: dict[str, PageRun] = {}
         self._wire = wire
@@ -127,15 +144,24 @@ class ConsoleTarget:
         self._changed()
 
     def _made(self, revision: Revision | None) -> Client:
+        client = self._client(self.place, revision, self.options)
+        client.upstream.pool = partial(TappedPool, self._wire, self.state.id)
+        return client
+
+    def client_as(self, principal: Any) -> Client:
+        """Another client of this server itself, for a principal that is judged as if it came over the network."""
+        assert isinstance(self.place, Within)
+        return self._client(self.place.seen_from("console"), self.state.wanted, {"principal": principal})
+
+    def _client(self, place: Any, revision: Revision | None, options: dict[str, Any]) -> Client:
         sampling, eliciting = self._sample, self._elicit
         client = Client(
-            self.place, revision=revision, undeclared=True, name="portico-console", version=__version__,
+            place, revision=revision, undeclared=True, name=CONSOLE_NAME, version=__version__,
             sampling_handler=sampling, elicitation_handler=eliciting, elicitation_modes=MODES, sampling_tools=True,
             roots=[], log_handler=self._logged, log_level="debug", message_handler=self._heard, timeout=None,
-            retries=1, validate=False, trace=self._trace, **self.options,
+            retries=1, validate=False, trace=self._trace, **options,
         )  # fmt: skip
         client.inputs = PageInputs(self._roots, sampling, eliciting, modes=MODES, sampling_tools=True)
-        client.upstream.pool = partial(TappedPool, self._wire, self.state.id)
         return client
 
     def _greeted(self, client: Client) -> None:
@@ -257,8 +283,12 @@ class ConsoleTarget:
         """`client`: in place of our own, for who asks with the eyes of another principal."""
         client = client or self.ready()
         run = self.runs[id] = PageRun(id, emit, progress)
+        before = self._wire.last
         try:
-            return await carry_out(client, run, method, params, seconds)
+            outcome = await carry_out(client, run, method, params, seconds)
+            said = self._wire.find(before, peer=self.state.id)
+            outcome.trips = [one.trip for one in said if one.kind == "request" and one.method == method]
+            return outcome
         finally:
             del self.runs[id]
 

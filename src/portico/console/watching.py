@@ -149,6 +149,8 @@ class WireTopic(Topic):
         return self._wire.last
 
     def news(self, seen: int) -> tuple[Any, int]:
+        for tap in self.taps:
+            tap.look()
         if self._wire.last <= seen:
             return None, seen
         found = list(self._wire.find(seen))[:MOST_AT_ONCE]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from portico.faces.face import ServerFace
 from portico.faces.seen import SeenTool, ToolView
+from portico.faces.signatures import printable
 from portico.rpc.call import Call, Handler
 from portico.schema import SchemaError
 from portico.schema.check import complaints
@@ -225,12 +226,16 @@ def _answer(view: ToolView, queries: Sequence[str], found: Sequence[Sequence[See
 def _written(tool: SeenTool, detail: str) -> str:
     about = summary(tool.definition.description or tool.definition.title or "")
     said = f"{tool.signature}\n  {about}" if about else tool.signature
-    return said if detail == "signature" else f"{said}\n  {jsonrpc.encode(tool.definition.input_schema).decode()}"
+    if detail == "signature":
+        return said
+    schema = jsonrpc.encode(tool.definition.input_schema).decode()
+    fits = len(schema) <= LONGEST_SCHEMA
+    return f"{said}\n  {schema if fits else f'(its schema has {len(schema):,} characters)'}"
 
 
 def summary(text: str) -> str:
     """The beginning of a description, on one line."""
-    said = " ".join(text[: 4 * LONGEST_SUMMARY].split())
+    said = printable(text[: 4 * LONGEST_SUMMARY])
     if len(said) <= LONGEST_SUMMARY:
         return said
     cut = said[:LONGEST_SUMMARY]

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.faces.signatures import signature
+from portico.faces.signatures import printable, signature
 from portico.finding.index import ToolIndex, ToolWords
 from portico.finding.near import NearNames
 from portico.rpc.call import Call, Handler, members
@@ -50,7 +50,11 @@ class SeenTool:
 
     @cached_property
     def signature(self) -> str:
-        return signature(self.name, self.definition.input_schema, self.definition.output_schema)
+        try:
+            return signature(self.name, self.definition.input_schema, self.definition.output_schema)
+        except (RecursionError, TypeError, ValueError, AttributeError):
+            # What its server calls a schema is none; it may still be called.
+            return f"{printable(self.name)}(…)"
 
     def words(self) -> ToolWords:
         one = self.definition
@@ -132,7 +136,7 @@ class SeenTools:
             if len(self._tools) > MOST_GONE + 2 * sum(len(one.entries) for one in pages):
                 self._forget()
             for one in pages:
-                one.places = [self._place(entry) for entry in one.entries]
+                one.places = [at for at in map(self._place, one.entries) if at is not None]
             view = self._views[key] = ToolView(pages, self._tools)
             if len(self._views) > MOST_VIEWS:
                 self._views.popitem(last=False)
@@ -153,7 +157,8 @@ class SeenTools:
         visible = bytes(view.visible) + bytes(len(self._tools) - len(view.visible))
         if owner is not None:
             visible = bytes(shown and one.owner == owner for shown, one in zip(visible, self._tools, strict=True))
-        return [[self._tools[at] for at, _ in index.search(one, most, visible)] for one in queries]
+        found = index.search_together(list(queries), most, visible)
+        return [[self._tools[at] for at in one] for one in found]
 
     async def _current(self) -> ToolIndex:
         while self._index is None or self._indexed != len(self._tools):
@@ -196,8 +201,12 @@ class SeenTools:
         self._read.move_to_end(key)
         return known
 
-    def _place(self, entry: Raw) -> int:
-        definition = _definitions.decode(entry)
+    def _place(self, entry: Raw) -> int | None:
+        """None: it is no tool, whatever a server says."""
+        try:
+            definition = _definitions.decode(entry)
+        except (msgspec.DecodeError, RecursionError):
+            return None
         owner = "" if self._owner_of is None else str(self._owner_of("tool", definition.name).owner)
         key = (owner, bytes(entry))
         at = self._places.get(key)

@@ -28,6 +28,7 @@ MOST_MEMBERS = 12
 MOST_VALUES = 12
 LONGEST_DEFAULT = 40
 LONGEST_RESULT = 200
+LONGEST = 2000
 
 _BASIC = {
     "string": "str",
@@ -49,7 +50,13 @@ def signature(name: str, input_schema: Schema, output_schema: Schema | None = No
     members = sorted(arguments.members, key=lambda member: not member.required)
     taken = ", ".join(_parameter(one, by_name, defaults) for one in members)
     more = ", **more" if arguments.is_open and "additionalProperties" in input_schema else ""
-    return f"{name}({taken}{more if taken else more[2:]}){_result(output_schema)}"
+    said = printable(f"{name}({taken}{more if taken else more[2:]})")
+    return f"{said if len(said) <= LONGEST else f'{said[:LONGEST]}…)'}{_result(output_schema)}"
+
+
+def printable(text: str) -> str:
+    """On one line, whatever the names in it: one that breaks it could pass for another tool."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _result(schema: Schema | None) -> str:
@@ -58,6 +65,7 @@ def _result(schema: Schema | None) -> str:
     models: list[Model] = []
     found = ModelWriter(_unwrapped(schema), "", set(), models).result()
     said = written(found, {one.name: one for one in models})
+    said = printable(said)
     return f" -> {said if len(said) <= LONGEST_RESULT else f'{said[:LONGEST_RESULT]}…'}"
 
 

@@ -64,13 +64,13 @@ _FIELDS = {
     "server": _FieldWeight(1.2, 0.3),
 }
 # How soon a word that is said again counts no more.
-_SATURATION = 1.2
+_SATURATION = 0.9
 # What words of a query count for: those of every request, numbers, kinds of files and addresses, what stands in them.
 _USUAL, _NUMBER, _KIND, _INSIDE = 0.1, 0.2, 0.7, 0.1
 # What the query needs without saying it, which counts more if several words need it.
-_NEEDED, _MOST_NEEDED = 0.45, 0.7
+_NEEDED, _MOST_NEEDED = 0.45, 0.9
 # What is said otherwise: how near it has to be, how many such words there are of one, and what they count for.
-_NEAR, _MOST_OTHERS, _OTHERWISE = 0.4, 6, 0.4
+_NEAR, _MOST_OTHERS, _OTHERWISE = 0.4, 6, 0.2
 # How much more a tool counts whose whole name is in the query, and one whose server has another that fits.
 _NAMED, _BESIDE = 0.6, 0.4
 
@@ -128,6 +128,21 @@ class ToolIndex:
             scores = [score if shown else 0.0 for score, shown in zip(scores, visible, strict=True)]
         best = nlargest(max(most, CANDIDATES), range(self._count), key=scores.__getitem__)
         return self._looked_at_closely(wanted, [(at, scores[at]) for at in best if scores[at] > 0])[:most]
+
+    def search_together(
+        self, queries: Sequence[str], most: int, visible: Sequence[int] | None = None
+    ) -> list[list[int]]:
+        """For each of several queries the places of the tools that fit it best. One that an earlier query has found is
+        told again, and takes no room from others."""
+        told: set[int] = set()
+        chosen: list[list[int]] = []
+        for query in queries:
+            found = [at for at, _ in self.search(query, most + len(told), visible)]
+            fresh = [at for at in found if at not in told][:most]
+            known = [at for at in found[:most] if at in told]
+            chosen.append(sorted({*fresh, *known}, key=found.index))
+            told.update(fresh)
+        return chosen
 
     def _wanted(self, query: str) -> dict[str, float]:
         """The terms of a query, and what each counts for."""

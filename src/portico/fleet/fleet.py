@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -24,6 +24,7 @@ from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKe
 from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
+from portico.transport.http import refusals
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.listener import Listener
@@ -53,7 +54,7 @@ class FleetPlace(Struct, kw_only=True):
     folder: str
     # What they sign with; None: the store has it.
     key: bytes | None = None
-    # `host:port`, by which those of other machines reach this one.
+    # `host:port` or `https://host:port`, by which those of other machines reach this one.
     address: str | None = None
 
 
@@ -210,6 +211,31 @@ class Fleet:
         texts = [own, *(answer.body.decode() for answer in asked if answer is not None)]
         then(sums.total(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n")
 
+    async def look_around(self) -> list[dict[str, Any]]:
+        """The other workers of this machine, and what each of them says of itself."""
+        others = sorted(self._folder.others())
+        said = await asyncio.gather(*(self._ask(other, "/metrics") for other in others))
+        return [_glance(name, answer) for name, answer in zip(others, said, strict=True)]
+
+    def send_to_first(self, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        first = min(self._folder.others(), default=self.id)
+        if request.hops or first > self.id or first == self.id:
+            return False
+        task = self._errands.do(self._send_to(first, request, writer, again))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+        return True
+
+    async def _send_to(self, worker: str, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> None:
+        try:
+            outcome = await self.delivery.send(worker, request, writer, whole=False)
+        except Exception:
+            log.warning("a request could not be sent on to the first worker")
+            writer.answer(refusals.busy(request))
+            return
+        if outcome != "answered":
+            writer.on_close = None
+            again()
+
     async def _ask(self, other: str, path: str) -> Answer | None:
         """What another worker of this machine has at a path; None if it does not say."""
         request = Request("GET", path, "", Headers())
@@ -221,6 +247,23 @@ class Fleet:
         except (OSError, TimeoutError):
             return None
         return collected.answered
+
+
+def _glance(name: str, answer: Answer | None) -> dict[str, Any]:
+    """A worker in a line, from its numbers."""
+    text = "" if answer is None else answer.body.decode()
+
+    def value(series: str) -> int:
+        lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith(series))
+        return int(sum(float(number) for _, _, number in lines))
+
+    return {
+        "id": name,
+        "state": "silent" if answer is None else "serving",
+        "sessions": value("mcp_server_sessions "),
+        "in_flight": value("mcp_server_in_flight "),
+        "calls": value("mcp_server_operation_duration_seconds_count"),
+    }
 
 
 class _OwnAnswer:

@@ -7,6 +7,11 @@ which it is used again, and then it could not be told whether the request was ta
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -14,6 +19,8 @@ import httptools
 
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
+
+log = logging.getLogger("portico")
 
 # Of the connection, and not of the request (RFC 9110, 7.6.1); and what only the first worker may see.
 _LEFT_OUT = frozenset(
@@ -24,6 +31,8 @@ _OF_CONNECTION = frozenset({b"connection", b"transfer-encoding", b"content-lengt
 # Beyond this the other worker waits for the client to read.
 MOST_WAITING = 256 * 1024
 MISDIRECTED = 421
+# A machine that is gone answers nothing at all.
+CONNECT_SECONDS = 3.0
 
 Outcome = Literal["answered", "absent", "leaving", "gone", "lost"]
 """Whether it was answered; or its session is not there; or is being left to others; or there is no such worker where it
@@ -146,21 +155,37 @@ def head_of(request: Request, envelope: bytes) -> bytes:
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method.encode(), target.encode("latin-1"), lines)
 
 
-async def send(place: str, request: Request, writer: ResponseWriter, envelope: bytes) -> Outcome | None:
-    """Send it to a Unix socket by its path, or to `host:port`. None: there is no process to take it."""
+@lru_cache(1)
+def _trusting() -> ssl.SSLContext:
+    """Whom to believe that it is who it says: PORTICO_ADDRESS_CA, or those whom this machine believes."""
+    return ssl.create_default_context(cafile=os.environ.get("PORTICO_ADDRESS_CA"))
+
+
+async def _connect(made: Callable[[], SentRequest], place: str) -> tuple[Any, SentRequest]:
     loop = asyncio.get_running_loop()
+    if place.startswith("/"):
+        return await loop.create_unix_connection(made, place)
+    scheme, _, address = place.rpartition("://")
+    host, _, port = address.rpartition(":")
+    context = _trusting() if scheme == "https" else None
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return await loop.create_connection(made, host.strip("[]"), int(port), ssl=context)
+
+
+async def send(place: str, request: Request, writer: ResponseWriter, envelope: bytes) -> Outcome | None:
+    """Send it to a Unix socket by its path, to `host:port`, or to `https://host:port`. None: there is no process to
+    take it."""
     near = place.startswith("/")
 
     def made() -> SentRequest:
         return SentRequest(writer, head_of(request, envelope), request.body)
 
     try:
-        if near:
-            transport, sent = await loop.create_unix_connection(made, place)
-        else:
-            host, _, port = place.rpartition(":")
-            transport, sent = await loop.create_connection(made, host.strip("[]"), int(port))
+        transport, sent = await _connect(made, place)
     except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except ssl.SSLError as failure:
+        log.warning("%s is not believed to be one of us (PORTICO_ADDRESS_CA says who is): %s", place, failure)
         return None
     except OSError:
         if near:

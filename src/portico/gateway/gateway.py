@@ -41,6 +41,7 @@ from portico.server.registry.service import Service
 from portico.server.registry.views import KINDS
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
+from portico.transport.upstream import Upstream
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
@@ -116,7 +117,7 @@ class Gateway(Server):
             gateway._add_view(view)
         access.apply(gateway, settings.access)
         gateway._path, gateway._settings = Path(path), settings
-        gateway.faces = FaceChoice(settings.face, settings.always)
+        gateway.faces = FaceChoice(settings.face, settings.always, code=settings.code)
         return gateway
 
     @classmethod
@@ -335,6 +336,11 @@ class Gateway(Server):
             },
             "parked": len(self._bridge),
         }
+
+    def connections(self) -> Iterator[tuple[str, Upstream]]:
+        """Those that are open, each with the alias of its upstream."""
+        for alias, upstream in self._routes.upstreams.items():
+            yield from ((alias, lane.connection) for lane in upstream.lanes)
 
     def readiness(self) -> dict[str, str]:
         return status.readiness(self.status())

@@ -78,8 +78,9 @@ class GatewayView:
 
     def __init__(self, gateway: Gateway, settings: ViewSettings) -> None:
         self.settings = settings
+        self.name = settings.name
         self.shows = settings.shows
-        self.needs, self.canonical = gateway.needs, gateway.canonical
+        self.needs, self.canonical, self.owner_of = gateway.needs, gateway.canonical, gateway.owner_of
         self._gateway = gateway
 
     async def __call__(self, call: Call) -> Any:

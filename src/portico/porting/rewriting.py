@@ -187,7 +187,12 @@ class RewritePlan:
 
     def _is_module(self, one: Binding) -> bool:
         """`from mcp import types`: what is used of it are its members."""
-        return lookup(one.dotted) is None and any(used.startswith(one.dotted + ".") for used in self.survey.used)
+        module = one.dotted.rpartition(".")[2].islower()
+        return (
+            module
+            and lookup(one.dotted) is None
+            and any(used.startswith(one.dotted + ".") for used in self.survey.used)
+        )
 
     def _name(self, one: Binding) -> None:
         found = lookup(one.dotted)

@@ -76,6 +76,10 @@ class Metrics:
         series.number += 1
         return seconds
 
+    def counts(self) -> dict[tuple[str, str, str], list[int]]:
+        """By method, tool and outcome: how many took how long, by BUCKETS."""
+        return {key: list(series.counts) for key, series in self._series.items()}
+
     def text(self, gauges: dict[str, float]) -> str:
         """Everything, in the text format of Prometheus."""
         lines = [f"# TYPE {_DURATION} histogram"]

@@ -7,6 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -118,7 +119,12 @@ class StoredService(Service, Generic[StoreT]):
 def requester(ctx: Context, author: str | None = None) -> str:
     """The name in a history: the authenticated principal, else the author that was given, else the client."""
     name = author or (ctx.client.name if ctx.client is not None else "")
-    return texts.storable(name if ctx.principal is None else str(ctx.principal.id))[:LONGEST_REQUESTER]
+    if ctx.principal is not None:
+        # Where two issuers may give the same id it is not enough to know who it was.
+        name = str(getattr(ctx.principal, "name", None) or ctx.principal.id)
+        if len(name) > LONGEST_REQUESTER:
+            name = f"{name[: LONGEST_REQUESTER - 17]}~{sha256(name.encode()).hexdigest()[:16]}"
+    return texts.storable(name)[:LONGEST_REQUESTER]
 
 
 def among(words: Iterable[str]) -> Callable[[str], list[str]]:

@@ -95,6 +95,9 @@ class Link:
         """What the server has said last besides messages, where it can."""
         return []
 
+    def set_trace(self, trace: Trace | None) -> None:
+        self._trace = trace
+
     async def start(self) -> None:
         """Make the connection."""
 

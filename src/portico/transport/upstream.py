@@ -172,6 +172,12 @@ class Upstream:
         self.identity.log_level = level
         self._envelope = RequestEnvelope(self.identity, self.greeting.revision)
 
+    def set_trace(self, trace: Trace | None) -> None:
+        """Show every message to another function, or to none, from now on."""
+        self._trace = trace
+        if self._link is not None:
+            self._link.set_trace(trace)
+
     @property
     def link(self) -> Link:
         if self._link is None:

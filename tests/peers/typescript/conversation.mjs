@@ -74,6 +74,7 @@ const text = (result) => result.content[0].text;
 // `connect(where, revision, person, heard)` gives a peer: the client, and the few verbs that the two spell differently.
 export async function converse(connect) {
   const [revision, ...places] = process.argv.slice(2);
+  if (places[0] === "ten") return tenAtOnce(connect, revision, new URL(places[1]));
   const [everything, small] = places.map((place) => (place.startsWith("[") ? JSON.parse(place) : new URL(place)));
   const complaints = [];
   for (const [where, about] of [
@@ -91,6 +92,47 @@ export async function converse(connect) {
   // have ended is said here too, and is no complaint.
   print({ step: "complaints", value: complaints.filter((one) => !one.includes("AbortError")) });
   // Connections that are kept alive would keep Node alive too, for seconds.
+  process.stdout.write("", () => process.exit(0));
+}
+
+// Ten connections side by side, to a server of several processes: `node v1.mjs REVISION ten URL`.
+async function tenAtOnce(connect, revision, where) {
+  const modern = revision >= "2026-07-28";
+  const numbers = [...Array(10).keys()];
+  const all = await Promise.all(
+    numbers.map(async (number) => {
+      const person = new Person();
+      const heard = new Heard();
+      const peer = await connect(where, revision, person, heard);
+      person.content = { username: `user ${number}`, email: "a@b.example" };
+      return { peer, heard, call: async (...words) => text(await peer.call(...words)) };
+    }),
+  );
+  const said = await Promise.all(
+    all.map(async ({ peer, call }) => {
+      const steps = [];
+      return {
+        revision: peer.revision(),
+        call: await call("test_simple_text"),
+        elicitation: await call("test_elicitation", { message: "Who?" }),
+        sampling: await call("test_sampling", { prompt: "The capital of France?" }),
+        progress: [
+          await call("test_tool_with_progress", {}, { onprogress: ({ progress }) => steps.push(progress) }),
+          steps,
+        ],
+        resumption: await call("test_reconnection"),
+      };
+    }),
+  );
+  if (!modern) {
+    await all[0].call("grow");
+    for (const [number, { peer, heard }] of all.entries()) {
+      await heard.until("tools/list_changed");
+      said[number].tools = (await peer.client.listTools()).tools.map((tool) => tool.name);
+    }
+    await all[0].call("shrink");
+  }
+  print({ step: "ten", value: said });
   process.stdout.write("", () => process.exit(0));
 }
 

@@ -5,6 +5,7 @@ Source: the issue on code mode; what the jail itself holds is in tests/services/
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import Raw
 
 from portico import Client
-from portico.extend import Decision, Principal, Sight
+from portico.extend import MODERN, Call, ClientCapabilities, Decision, Principal, Sight, respond
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -38,7 +40,7 @@ class Rules:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def open_shop() -> AsyncIterator[Shop]:
-    shop = Shop(calls=20, at_once=4, seconds=1.0, output=2000)
+    shop = Shop(calls=20, at_once=4, seconds=20.0, output=2000)
     shop.server.protect(guard=Rules())
     async with shop.server.lifespan():
         yield shop
@@ -69,9 +71,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "while True:\n    try:\n        await price('a')\n    except ToolError:\n        pass",
         "more than 40 calls",
     ),
-    "never ending": ("while True:\n    pass", "within 1 s"),
-    "never ending, by waiting": ("await asyncio.sleep(1000)", "within 1 s"),
-    "a tool that never ends": ("await tools.wait_for_ever()", "within 1 s"),
     "waiting for what never comes": ("await asyncio.Event().wait()", "nothing will bring about"),
     "sleeping far too often": (
         "for n in range(100000):\n    asyncio.get_running_loop().call_later(100, int)\nawait asyncio.sleep(100)",
@@ -130,6 +129,22 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a flood of words": ("while True:\n    print('x' * 100000)", ""),
 }
+
+
+ENDLESS = {
+    "a loop": "while True:\n    pass",
+    "waiting": "await asyncio.sleep(1000)",
+    "a tool": "await tools.wait_for_ever()",
+}
+
+
+async def test_a_script_that_never_ends_is_ended(shop: Shop) -> None:
+    hasty = Shop(seconds=0.3)
+    async with hasty.client() as client:
+        for what, script in ENDLESS.items():
+            said = await run(client, "import tools\n" + script)
+            assert said.is_error, what
+            assert "did not end within 0.3 s" in said.text, what
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -229,3 +244,26 @@ async def test_exceptions_have_the_tools_words(client: Client) -> None:
     )
     said = await run(client, code)
     assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
+
+
+async def test_a_journal_is_for_its_principal_and_its_script_alone(shop: Shop) -> None:
+    """2026-07-28: what a client carries from round to round is worth nothing to another, or with another script."""
+
+    async def call(name: str, code: str, **more: Any) -> Any:
+        params = {"name": "run", "arguments": {"code": HEAD + code}, **more}
+        asking = ClientCapabilities(elicitation={"form": {}})
+        sender = {"principal": Principal(name), "capabilities": asking, "revision": MODERN}
+        asked = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), **sender)
+        return json.loads(await respond(asked, shop.server))
+
+    code = "await order('pen')"
+    first = (await call("ann", code))["result"]
+    assert first["resultType"] == "input_required"
+    answers = {key: {"action": "accept", "content": {}} for key in first["inputRequests"]}
+    again = {"inputResponses": answers, "requestState": first["requestState"]}
+    assert "not issued for this" in (await call("eve", code, **again))["error"]["message"]
+    assert "not issued for this" in (await call("ann", "await order('gun')", **again))["error"]["message"]
+    assert shop.orders == []
+    assert (await call("ann", code, **again))["result"]["structuredContent"]["value"] == "ordered pen"
+    assert "used before" in (await call("ann", code, **again))["error"]["message"]
+    assert shop.orders == ["pen"]

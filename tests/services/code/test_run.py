@@ -80,3 +80,53 @@ async def test_a_person_who_does_not_agree_is_not_asked_again(shop: Shop, client
     assert (await run(client, code)).structured["value"] == ["PermissionError"] * 3
     assert shop.orders == []
     assert len(shop.asked) == 1
+
+
+async def test_writes_side_by_side_are_one_list(shop: Shop, client: Client) -> None:
+    code = "from tools import order, cancel\nawait asyncio.gather(*[order(f'pen {n}') for n in range(12)])"
+    assert len((await run(client, code)).structured["value"]) == 12
+    assert sorted(shop.orders) == sorted(f"pen {n}" for n in range(12))
+    [asked] = shop.asked
+    assert asked.count("- order(item=") == 12
+    assert "It may also use: cancel." in asked
+
+
+@pytest.mark.parametrize("revision", REVISIONS[2:])
+async def test_time_and_chance_are_the_same_when_a_run_goes_on(shop: Shop, revision: str) -> None:
+    code = (
+        "import random, time, uuid, secrets, datetime, os\nfrom tools import order\n"
+        "found = [random.random(), random.Random().random(), time.time(), str(uuid.uuid4()), secrets.token_hex(4),\n"
+        "         datetime.datetime.now().isoformat(), os.urandom(4).hex(), list({'a', 'b', 'c', 'd'})]\n"
+        "await asyncio.sleep(0.001)\nawait order(json.dumps(found))\nreturn json.dumps(found)"
+    )
+    async with shop.client(revision) as client:
+        said = await run(client, code)
+    assert shop.orders == [said.structured["value"]]
+
+
+async def test_a_script_that_does_something_else_when_it_goes_on_is_stopped(shop: Shop, client: Client) -> None:
+    code = "import os\nfrom tools import price, order\nawait price('x' * os.getpid())\nawait order('pen')"
+    said = await run(client, code)
+    assert said.is_error
+    assert "did something else than before" in said.text
+    assert shop.orders == []
+
+
+async def test_scripts_as_people_write_them(client: Client) -> None:
+    whole = "import asyncio\nfrom tools import price\nasync def main():\n    return await price('ab')\n"
+    for end in ("asyncio.run(main())", "await main()", "main()", "return await main()", "r = await main()\nr"):
+        assert (await run(client, whole + end)).structured["value"] == 2, end
+    assert (await run(client, "import tools\nawait tools.price({'item': 'abc'})")).structured["value"] == 3
+    assert (await run(client, "x = 1")).text == "(no value)"
+    limited = (
+        "from tools import wait_for_ever\ntry:\n    async with asyncio.timeout(0.01):\n        await wait_for_ever()\n"
+    )
+    assert (await run(client, limited + "except TimeoutError:\n    done = True\ndone")).structured["value"] is True
+
+
+async def test_what_a_script_left_in_the_middle_is_finished_before_the_answer(shop: Shop, client: Client) -> None:
+    """A write that was begun is made, whether or not the script waited for it."""
+    code = "from tools import order\nasyncio.create_task(order('pen'))\nawait asyncio.sleep(0)\nawait order('ink')"
+    said = await run(client, code)
+    assert not said.is_error, said.text
+    assert sorted(shop.orders) == ["ink", "pen"]

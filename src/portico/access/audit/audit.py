@@ -27,6 +27,8 @@ LISTS = frozenset({"tools/list", "resources/list", "resources/templates/list", "
 COMPLETIONS = frozenset({"completion/complete"})
 
 STORE_NAME = "audit.db"
+# What the console says to be, as a client.
+CONSOLE_NAME = "portico-console"
 # Requests that were not let in are noted one by one, so many of one address and of all; beyond that they are counted.
 MOST_REFUSED, MOST_REFUSED_OF_ALL = 20, 1000
 FLOOD_SECONDS = 60.0
@@ -52,11 +54,15 @@ class CallAudit:
             raise UsageError("the audit is open while its server is")
         return self._writer
 
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    def place(self) -> tuple[Path, str | None]:
+        """The folder of its keys, and its store, if it is in one."""
         # Where things are kept may be said after the settings were read.
         data = data_directory(self._settings.data or self._host.data)
-        store = store_of(self._settings, self._host.store, data)
+        return data, store_of(self._settings, self._host.store, data)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        data, store = self.place()
         key = load_or_make(data)
         writer = AuditWriter(self._settings, self._server, data, store, without_secrets, key)
         async with writer.lifespan():
@@ -69,7 +75,12 @@ class CallAudit:
 
     def _notes(self, passage: Passage) -> bool:
         call = passage.call
-        return call.method in self._methods and (call.address is not None or self._on_stdio or bool(passage.job))
+        if call.method not in self._methods:
+            return False
+        if call.address is not None or self._on_stdio or passage.job:
+            return True
+        # A person at the console is in this process, as on stdio; but is one of those whom an audit is about.
+        return call.client is not None and call.client.name == CONSOLE_NAME
 
     # As the server tells it
 

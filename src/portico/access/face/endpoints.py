@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.access.face import html
+from portico.access.face import html, pacing
 from portico.access.face.answers import NO_STORE, document, parameters_of, redirect, shown, told
 from portico.access.face.cookies import fresh_value
 from portico.access.face.face import Face
 from portico.access.face.logins import Arrived, Flow
+from portico.access.face.pacing import AddressPace
 from portico.auth.assertions import ALGORITHM
 from portico.auth.provider import requests
 from portico.auth.provider.clients import KnownClient, read_registration, registration_answer
@@ -45,14 +46,14 @@ class FaceEndpoints:
 
     def pages(self) -> list[PageRoute]:
         own = [
-            ("GET", "/authorize", shown(self.authorize)),
-            ("POST", "/consent", shown(self.consent)),
-            ("POST", "/token", told(self.token)),
-            ("POST", "/revoke", told(self.revoke)),
+            ("GET", "/authorize", AddressPace(pacing.LOGINS).around(shown(self.authorize))),
+            ("POST", "/consent", AddressPace(pacing.LOGINS).around(shown(self.consent))),
+            ("POST", "/token", AddressPace(pacing.TOKENS).around(told(self.token))),
+            ("POST", "/revoke", AddressPace(pacing.TOKENS).around(told(self.revoke))),
             ("GET", "/jwks.json", self.jwks),
         ]
         if self._face.settings.registration:
-            own.append(("POST", "/register", told(self.register)))
+            own.append(("POST", "/register", AddressPace(pacing.REGISTRATIONS).around(told(self.register))))
         root = self._logins.root
         known = {path + end for path in WELL_KNOWN for end in ("", root)} | {root + WELL_KNOWN[1]}
         return [*self._logins.placed(own), *(PageRoute("GET", path, self.metadata) for path in sorted(known))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from portico.transport.http.response import Answer, Pairs
@@ -76,3 +76,16 @@ def question(
         '<button name="answer" value="no">Cancel</button></form>'
     )
     return page(200, title, f"<dl>{shown}</dl>{warning}{form}", more)
+
+
+def choice(title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: Pairs) -> Answer:
+    """One of several, each a value and how it is shown, with a button of its own."""
+    buttons = "".join(
+        f'<p>{escape(text)} <button name="answer" value="{escape(value, quote=True)}">{escape(yes)}</button></p>'
+        for value, text in choices.items()
+    )
+    form = (
+        f'<form method="post" action="{escape(action, quote=True)}">'
+        f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">{buttons}</form>'
+    )
+    return page(200, title, f'{form}<p class="care">{escape(care)}</p>', more)

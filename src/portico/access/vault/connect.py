@@ -2,7 +2,8 @@
 
 A link leads here that was made for one principal. The page demands the same login as the server does, so that a link
 that was forwarded, or found, is of no use: who logs in has to be the one it was made for. They are shown who they are
-and what is to be connected, and only then does the upstream's own login begin.
+and what is to be connected, and only then does the upstream's own login begin. At /connect they see what they have
+connected, and can take it back.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from html import escape
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.access.face import html
+from portico.access.face import html, pacing
 from portico.access.face.answers import document, parameters_of, redirect, shown
 from portico.access.face.cookies import fresh_value
 from portico.access.face.logins import Arrived, BrowserLogins, Flow
+from portico.access.face.pacing import AddressPace
 from portico.access.vault.connections import UpstreamAccount, client_document
 from portico.access.vault.rows import CredentialSlot
 from portico.access.vault.vault import Vault
@@ -33,6 +36,7 @@ log = logging.getLogger("portico.access")
 
 LINK_SECONDS = 900.0
 _LOGIN, _CONSENT, _RETURN = "connect", "connect consent", "connect return"
+_OVERVIEW, _OFF = "connections", "disconnect"
 _OLD = "This link is out of date. Use the tool again to get another one."
 
 
@@ -66,6 +70,7 @@ class Connector:
         self._issuer = issuer
         self._title = title
         logins.onward[_LOGIN] = self.logged_in
+        logins.onward[_OVERVIEW] = self.connections
 
     def link(self, slot: CredentialSlot) -> str:
         """Where this principal can connect this upstream. It means nothing to others."""
@@ -79,6 +84,8 @@ class Connector:
                 ("GET", "/connect/client.json", self.describe),
                 ("GET", "/connect/return", shown(self.returned)),
                 ("POST", "/connect", shown(self.consent)),
+                ("GET", "/connect", AddressPace(pacing.LOGINS).around(shown(self.overview))),
+                ("POST", "/connect/off", shown(self.disconnect)),
                 ("GET", "/connect/to/", shown(self.open)),
             ]
         )
@@ -151,6 +158,42 @@ class Connector:
             return html.page(200, "Nothing was connected", "<p>Access was declined. You can close this window.</p>")
         name = account.title or account.alias
         return html.page(200, f"{name} is connected", "<p>You can close this window and go back to your program.</p>")
+
+    # What is connected, and how it ends
+
+    async def overview(self, request: Request) -> Answer:
+        """First of all the person logs in, who sees their own."""
+        browser = self._logins.cookie.read(request) or fresh_value()
+        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")))
+        return redirect(url, self._logins.cookie.write(browser))
+
+    async def connections(self, arrived: Arrived) -> Answer:
+        who = arrived.who
+        if who is None:
+            raise PageRefused("You did not log in.")
+        principal = f"{self._issuer} {who.subject}"
+        # What an operator has taken out of the file meanwhile can be forgotten all the same.
+        found = {alias: self._title_of(alias) for alias in await self.vault.connected(principal)}
+        if not found:
+            return html.page(200, "Nothing is connected", f"<p>{escape(who.shown)} has connected no account.</p>")
+        flow = fresh_value()
+        await self._logins.begin(flow, arrived.browser, Flow(_OFF, _packed(_Connecting(principal, "", who.shown))))
+        care = "What is disconnected is used no more. The account itself, and what was done with it, stays as it is."
+        action, cookie = f"{self._logins.home}/connect/off", self._logins.cookie.write(arrived.browser)
+        return html.choice(f"What {who.shown} has connected", found, care, action, flow, "Disconnect", cookie)
+
+    async def disconnect(self, request: Request) -> Answer:
+        said = self._logins.check_own_form(request)
+        flow = await self._logins.resume(said.get("flow", ""), self._logins.cookie.read(request), _OFF)
+        alias, about = said.get("answer", ""), _unpacked(flow)
+        if not await self.vault.disconnect(CredentialSlot(about.principal, alias)):
+            return html.page(200, "Nothing was disconnected", "<p>It was not connected. You can close this window.</p>")
+        log.info("%s was disconnected by its person", alias)
+        return html.page(200, f"{self._title_of(alias)} is disconnected", "<p>You can close this window.</p>")
+
+    def _title_of(self, alias: str) -> str:
+        account = self.accounts.get(alias)
+        return alias if account is None else account.title or alias
 
     def _ticket(self, sealed: str) -> _Ticket:
         try:

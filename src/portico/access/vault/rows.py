@@ -103,6 +103,27 @@ def end_renewal(tx: Transaction, row: VaultRow) -> None:
     )
 
 
+def remove(tx: Transaction, slot: CredentialSlot) -> bool:
+    """Whatever there is for a principal and an upstream. Whether there was something."""
+    gone = tx.run(f"delete from vault_token {_WHERE}", {"principal": slot.principal, "upstream": slot.upstream})
+    if gone:
+        tx.publish(CHANGED, slot.topic)
+    return gone > 0
+
+
+def slots(tx: Transaction) -> list[CredentialSlot]:
+    """Who has connected what."""
+    return tx.all(CredentialSlot, "select distinct principal, upstream from vault_token order by principal, upstream")
+
+
+def slots_of(tx: Transaction, principal: str) -> list[CredentialSlot]:
+    return tx.all(
+        CredentialSlot,
+        "select distinct principal, upstream from vault_token where principal = :principal order by upstream",
+        {"principal": principal},
+    )
+
+
 def all_rows(tx: Transaction) -> list[VaultRow]:
     return tx.all(VaultRow, "select * from vault_token")
 

@@ -120,6 +120,17 @@ class Vault:
             await self.database.write(partial(rows.replace, row=found[0], body=None, now=time.time()))
             self._known.pop(slot, None)
 
+    async def connected(self, principal: str) -> list[str]:
+        """The upstreams where there is something of this principal's."""
+        found = await self.database.read(partial(rows.slots_of, principal=principal))
+        return [slot.upstream for slot in found]
+
+    async def disconnect(self, slot: CredentialSlot) -> bool:
+        """Forget what there is for this principal and upstream. Whether there was something."""
+        gone = await self.database.write(partial(rows.remove, slot=slot))
+        self._known.pop(slot, None)
+        return gone
+
     # Renewing
 
     async def _renew_ahead(self, account: UpstreamAccount, slot: CredentialSlot) -> None:

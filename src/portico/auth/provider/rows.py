@@ -240,6 +240,19 @@ def revoke(tx: Transaction, grant_id: str, now: float) -> None:
     tx.publish(REVOKED, grant_id)
 
 
+def revoke_person(tx: Transaction, subject: str, now: float) -> list[str]:
+    """All that a person has allowed any client; the ids of what held until now."""
+    found = tx.all(
+        str,
+        "select id from provider_grant where subject = :subject and revoked_at is null and expires_at > :now "
+        "for update",
+        {"subject": subject, "now": now},
+    )
+    for grant_id in found:
+        revoke(tx, grant_id, now)
+    return found
+
+
 def revoked_since(tx: Transaction, moment: float) -> list[str]:
     return tx.all(str, "select id from provider_grant where revoked_at >= :moment", {"moment": moment})
 

@@ -16,7 +16,7 @@ from portico.rpc.trace_context import trace_context
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
-from portico.server.asking.rounds import BodyReply, Detached, Rounds, SettledRounds, rounds_of
+from portico.server.asking.rounds import BodyReply, Detached, Rounds, Settle, SettledRounds, rounds_of
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -363,9 +363,12 @@ class Context(FamiliarContext):
         """Whether this body has not been run before for the same request: no answer and no step is replayed to it."""
         return not self.begin().replays
 
-    async def detach(self) -> None:
-        """Go on as a task from here, where the client can deal with one. For tools with `TaskConfig(detached=True)`."""
-        await self.begin().detach()
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Go on as a task from here, where the client can deal with one. For tools with `TaskConfig(detached=True)`.
+
+        * **settle** – awaited before that, where it happens.
+        """
+        await self.begin().detach(settle)
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """Do something once, however often the body is run again: `await ctx.step("charge", lambda: charge(card))`."""
@@ -394,14 +397,15 @@ class Context(FamiliarContext):
         params: Mapping[str, Any],
         *,
         key: str,
-        settle: Callable[[], Awaitable[None]] | None = None,
+        settle: Settle | None = None,
         handler: Handler | None = None,
     ) -> Any:
         """The result of another request, on behalf of the same caller and by the same rules.
 
         * **method**, **params** – what is asked.
         * **key** – what its questions are known by when this body is run again: the same for the same request.
-        * **settle** – awaited before a question that ends this run of the body, for what must not be cut off.
+        * **settle** – makes an async context manager that is put around its questions, each of which may end this run
+          of the body: for what must not be cut off.
         * **handler** – who is asked: this server unless said otherwise.
         """
         rounds = None if self._call.reply.asks else self._settled(settle)
@@ -416,7 +420,7 @@ class Context(FamiliarContext):
             return await answer(inner)
 
     async def answer_questions(
-        self, asked: InputRequiredResult, *, key: str, settle: Callable[[], Awaitable[None]] | None = None
+        self, asked: InputRequiredResult, *, key: str, settle: Settle | None = None
     ) -> dict[str, Any]:
         """Put the questions of a result to the client: what the request is to be sent again with.
 
@@ -431,7 +435,7 @@ class Context(FamiliarContext):
         state = {} if asked.request_state is UNSET else {"requestState": asked.request_state}
         return {"inputResponses": dict(zip(questions, answered, strict=True)), **state}
 
-    def _settled(self, settle: Callable[[], Awaitable[None]] | None) -> Any:
+    def _settled(self, settle: Settle | None) -> Any:
         return self.begin() if settle is None else SettledRounds(self.begin(), settle)
 
     async def _within(self, name: str, inner: Call) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -136,9 +136,11 @@ class Rounds:
         loop.call_soon(self._task.cancel)
         await loop.create_future()
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Stop here and go on as a task, where the caller can deal with one; elsewhere nothing happens."""
         if self._detachable:
+            if settle is not None:
+                await settle()
             self._detached = True
             await self._stop()
 
@@ -167,23 +169,27 @@ class Rounds:
         return msgspec.json.decode(self._steps[key])
 
 
-class SettledRounds:
-    """The rounds of a body for a request that it makes itself: before a question, something else is awaited."""
+# Entered before a question that may end this run of a body, and left if it did not.
+Settle = Callable[[], AbstractAsyncContextManager[None]]
 
-    def __init__(self, rounds: Any, settle: Callable[[], Awaitable[None]]) -> None:
+
+class SettledRounds:
+    """The rounds of a body for a request that it makes itself: something else is put around its questions."""
+
+    def __init__(self, rounds: Any, settle: Settle) -> None:
         self._rounds = rounds
         self._settle = settle
         self.keys: ReplayKeys = rounds.keys
         self.replays: bool = rounds.replays
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
-        await self._settle()
-        return await self._rounds.ask(method, params, key)
+        async with self._settle():
+            return await self._rounds.ask(method, params, key)
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         return await self._rounds.step(name, fn)
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: whether the whole becomes a task is not for a part of it to say."""
 
 

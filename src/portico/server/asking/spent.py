@@ -62,10 +62,11 @@ class SpentStates:
     @property
     def is_shared(self) -> bool:
         """Whether other processes may see what is spent here."""
-        return self._url is not None
+        return self.url is not None
 
     @property
-    def _url(self) -> str | None:
+    def url(self) -> str | None:
+        """The store that other processes see as well."""
         return self._store or os.environ.get("PORTICO_STORE") or store_of_process()
 
     async def add(self, id: str, expires: float) -> bool:
@@ -90,7 +91,7 @@ class SpentStates:
 
     async def _opened(self) -> Database | None:
         """The store is opened with the first answer: most servers ask nothing."""
-        url = self._url
+        url = self.url
         if self._database is None and url:
             async with self._opening:
                 if self._database is None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from portico.schema import SchemaError
 from portico.schema.hints import resolve
-from portico.server.asking.context import MAX_TOKENS, Context, Elicitation
+from portico.server.asking.context import MAX_TOKENS, AcceptedElicitation, Context, Elicitation
 from portico.wire.errors import ToolError, UsageError
 
 T = TypeVar("T")
@@ -217,7 +217,10 @@ class _Making:
             return self._made[fn]
         if isinstance(found, Elicit):
             self._made[fn] = found = await self._context.elicit(found.message, found.response_type)
-        if not isinstance(found, Elicitation) or _wants_elicitation(hint):
+        if not isinstance(found, Elicitation):
+            # What needed no question is an answer too, where one is expected.
+            return AcceptedElicitation("accept", found) if _wants_elicitation(hint) else found
+        if _wants_elicitation(hint):
             return found
         if found.action != "accept":
             raise ToolError("The user did not agree.", kind="PermissionError")

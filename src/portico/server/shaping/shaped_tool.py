@@ -109,6 +109,12 @@ class TransformedTool(Tool):
             params = msgspec.structs.replace(params, arguments=Raw(msgspec.json.encode(own)))
         return super().start(call, params, runtime, allowed=allowed)
 
+    async def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        if self._around is None:
+            await self.parent.check(call, self._inward(params), runtime)
+        else:
+            await super().check(call, params, runtime)
+
     def _inward(self, params: CallToolParams) -> CallToolParams:
         return msgspec.structs.replace(params, name=self.parent.name, arguments=self.shape.encoded(params.arguments))
 

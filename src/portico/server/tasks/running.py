@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from portico.auth.principal import Principal
-from portico.rpc.call import Call, Listening
+from portico.rpc.call import Call, Facet, Listening
 from portico.rpc.door import refusal, unexpected
 from portico.rpc.questions import require
 from portico.server.asking.rounds import BodyReply, ReplayKeys, typed
@@ -190,6 +191,18 @@ class Caller(Struct, omit_defaults=True):
     client: Implementation | None = None
     # The result is what the call would have been answered with in this revision.
     revision: Revision = MODERN
+    # The part of the server that it was asked through, by its name; empty: the whole.
+    facet: str = ""
+
+
+class _GoneFacet:
+    """In place of a part that is no longer there: it has nothing."""
+
+    def shows(self, owner: str, name: str) -> bool:
+        return False
+
+
+_GONE = _GoneFacet()
 
 
 class RefusedAnswer(Struct):
@@ -204,9 +217,11 @@ async def run(
     runtime: Runtime,
     check: Callable[[Call, Tool], None] | None = None,
     watch: Callable[[Call, Tool, Awaitable[Any]], Awaitable[Any]] | None = None,
+    facets: Mapping[str, Facet] = MappingProxyType({}),
 ) -> Outcome:
     """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is
-    refused with that may not be made any more; `watch` awaits the rest, and takes note of it."""
+    refused with that may not be made any more; `watch` awaits the rest, and takes note of it. `facets` are the parts of
+    the server: a body sees no more of it than the client that asked."""
     if tool is None:
         raise LeaseLost  # removed since the job was claimed; another process may have the tool
     job = running.job
@@ -221,6 +236,7 @@ async def run(
         client=caller.client,
         principal=caller.principal,
         address=caller.address,
+        facet=facets.get(caller.facet, _GONE) if caller.facet else None,
         progress_token=job.id,
         reply=BodyReply(reply, rounds=rounds),
     )
@@ -299,7 +315,7 @@ class JobRounds:
             await self._running.finish_step(key, Raw(encode(value)))
         return msgspec.json.decode(self._running.steps[key])
 
-    async def detach(self) -> None:
+    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: the call is a task already."""
 
 

@@ -137,10 +137,11 @@ class TaskService(Service):
 
     async def _run(self, running: RunningJob) -> Outcome:
         tool = self._host.registry.tool(running.job.tool)
+        facets = getattr(self._host, "views", {})
         if self._host.protection is None:
-            return await run(running, tool, self._host.runtime)
+            return await run(running, tool, self._host.runtime, facets=facets)
         check, watch = partial(self._check, running.job), partial(self._watch, running.job)
-        return await run(running, tool, self._host.runtime, check, watch)
+        return await run(running, tool, self._host.runtime, check, watch, facets)
 
     async def _watch(self, job: Job, call: Call, tool: Tool, work: Awaitable[Any]) -> Any:
         protection = self._host.protection
@@ -208,7 +209,8 @@ class TaskService(Service):
     ) -> Any:
         moment = now()
         revision = call.revision or MODERN
-        caller = Caller(_principal(call), call.address, call.capabilities, call.client, revision)
+        facet = getattr(call.facet, "name", "")
+        caller = Caller(_principal(call), call.address, call.capabilities, call.client, revision, facet)
         # A client of 2026-07-28 cannot wish for a time to live: `params.task` is of the older design.
         ttl = _wished_ttl(params, config) if revision < MODERN else _default_ttl(config)
         job = Job(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ MOST_SHOWN = 20
 LONGEST_LINE = 160
 LONGEST_VALUE = 40
 
-Question = Callable[[], AbstractContextManager[Callable[[], Awaitable[None]]]]
+Question = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class WantedCall(Protocol):
@@ -42,8 +42,7 @@ class Consent:
     async def agree(
         self, table: ToolTable, calls: Sequence[tuple[WantedCall, ScriptTool]], question: Question
     ) -> dict[int, ToolError]:
-        """Which of these calls are refused, by their number. `question` stands around one to a person; what it gives
-        is awaited before."""
+        """Which of these calls are refused, by their number. `question` stands around one to a person."""
         if self._writes == "allow":
             return {}
         if self._writes == "refuse":
@@ -53,8 +52,8 @@ class Consent:
             if new:
                 named = [tool for tool in table.named_in(self._code) if not tool.reads and not self._is_known(tool)]
                 covered = dict.fromkeys(tool.name for tool in (*(tool for _, tool in new), *named))
-                with question() as settle:
-                    refusal = await self._ask(self._listed(new, named), f"writes-{digest_of(*covered)[:16]}", settle)
+                async with question():
+                    refusal = await self._ask(self._listed(new, named), f"writes-{digest_of(*covered)[:16]}")
                 if refusal is None:
                     self._journal.approve(list(covered))
                 else:
@@ -64,10 +63,9 @@ class Consent:
     def _is_known(self, tool: ScriptTool) -> bool:
         return tool.name in self._journal.approved or tool.name in self._refused
 
-    async def _ask(self, text: str, key: str, settle: Callable[[], Awaitable[None]]) -> ToolError | None:
+    async def _ask(self, text: str, key: str) -> ToolError | None:
         """None: the person agrees. By its key a script that is run again finds the answer."""
-        # What was done so far is stored before the client is answered with a question.
-        await settle()
+        # A person may take longer than a client waits.
         await self._ctx.detach()
         try:
             said = await self._ctx.elicit(text, None, key=key)

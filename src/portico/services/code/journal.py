@@ -360,5 +360,7 @@ def _kept(tx: Transaction, id: str) -> KeptOutput | None:
 
 def store_url(given: str | os.PathLike[str] | None, server: Any) -> str | None:
     """Where to keep things: what was said, or where the server keeps its own."""
-    said = os.fspath(given) if given is not None else getattr(server, "store", None)
-    return said or os.environ.get("PORTICO_STORE")
+    if given is not None or server is None:
+        return os.fspath(given) if given is not None else None
+    url: str | None = server.runtime.spent.url
+    return url

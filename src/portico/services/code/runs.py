@@ -7,12 +7,9 @@ the same Handlers as if the client had made it; what it may not do is refused th
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from hashlib import sha256
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,13 +21,14 @@ from portico.services.code import answers
 from portico.services.code.consent import Consent
 from portico.services.code.journal import Journal, JournalEntry
 from portico.services.code.table import ScriptTool, ToolTable
+from portico.services.code.telling import ScriptAnswers, ScriptCall
 from portico.services.live.limits import LONGEST_REPLY, MIB
 from portico.services.live.workers import PythonWorker, WorkerEnded, WorkerReply
 
-log = logging.getLogger("portico")
-
 # The worker's own clock: ours is the one that counts, because it stands still while a person is asked.
 A_DAY = 24 * 3600.0
+# After so long a run becomes a task.
+DETACH_SECONDS = 2.0
 # Of all results of one run.
 LONGEST_JOURNAL = 32 * MIB
 # Beyond its ceiling every call is refused; beyond so many times that, the script is ended.
@@ -48,15 +46,6 @@ class Ceilings(Struct, frozen=True):
     at_once: int
     seconds: float
     output: int
-
-
-class ScriptCall(Struct):
-    """Something that the script wants: a tool called, or time to pass."""
-
-    n: int
-    tool: str | None = None
-    arguments: Raw = Raw(b"{}")
-    seconds: float | None = None
 
 
 _batch = msgspec.json.Decoder(list[ScriptCall])
@@ -89,16 +78,19 @@ class ScriptRun:
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(ceilings.at_once)
         self._deadline: asyncio.Timeout = asyncio.timeout(None)
-        self._last = self.calls = self._waits = self._replayed = self._asking = 0
+        self._last = self.calls = self._waits = self._asking = 0
         self._left: float | None = None
         self._over = False
         # What is being done: by number, and of these the writes.
         self._working: dict[int, asyncio.Task[None]] = {}
         self._writes: set[int] = set()
+        # What each write is; and whether one may begin now: not while a person is asked.
+        self._begun: dict[int, tuple[str, str]] = {}
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._asked = 0
         self._timers: set[asyncio.TimerHandle] = set()
-        # What the script is to learn of, in this order, and who stores it first where that matters.
-        self._outbox: deque[tuple[ScriptCall, str, bool]] = deque()
-        self._storing: asyncio.Task[None] | None = None
+        self._told = ScriptAnswers(worker, journal, self._writes)
         # Writes that were begun by a process that was killed, and of which it is not known what became.
         self.unknown: list[str] = []
         self.used: set[str] = set()
@@ -114,6 +106,7 @@ class ScriptRun:
         try:
             async with self._deadline:
                 self._set_deadline(self._ceilings.seconds)
+                self._timers.add(self._loop.call_later(DETACH_SECONDS, self._go_on_as_task))
                 reply = await self._worker.ask("run_script", asked, A_DAY, self._hear)
                 await self._settle_writes()
                 self._over = True
@@ -151,6 +144,19 @@ class ScriptRun:
             if not self._asking and self._left is not None:
                 self._set_deadline(max(self._left, 0.1))
 
+    def _go_on_as_task(self) -> None:
+        """A run that takes long goes on as a task, where the client can deal with one."""
+
+        async def detach() -> None:
+            await self._ctx.detach(self._stand_still)
+
+        self._work(0, detach())
+
+    async def _stand_still(self) -> None:
+        """Nothing more is begun: what this run has done is stored, and another goes on with it."""
+        self._may_write.clear()
+        await self._settle()
+
     # What the script says
 
     def _hear(self, said: Raw) -> None:
@@ -161,7 +167,7 @@ class ScriptRun:
                 raise ValueError("not the next")
             self._last = one.n
         fresh = [one for one in batch if not self._is_recorded(one)]
-        self._replay()
+        self._told.replay(self._last)
         writes = []
         for one in fresh:
             if one.seconds is not None:
@@ -181,11 +187,13 @@ class ScriptRun:
         if self.calls > PATIENCE * ceiling:
             self._worker.kill(f"it made more than {PATIENCE * ceiling} calls")
         elif self.calls > ceiling:
-            self._finish(one, answers.error(f"A run makes at most {ceiling} calls.", "LimitExceeded"))
+            self._told.finish(one, answers.error(f"A run makes at most {ceiling} calls.", "LimitExceeded"))
         elif self._journal.size > LONGEST_JOURNAL:
-            self._finish(one, answers.error("The results of this run have become too many bytes.", "LimitExceeded"))
+            self._told.finish(
+                one, answers.error("The results of this run have become too many bytes.", "LimitExceeded")
+            )
         elif (tool := self._table.by_name.get(one.tool or "")) is None:
-            self._finish(one, answers.error(f"Unknown tool: {str(one.tool)[:100]}", "ResourceNotFound"))
+            self._told.finish(one, answers.error(f"Unknown tool: {str(one.tool)[:100]}", "ResourceNotFound"))
         else:
             self.used.add(tool.name)
             return tool
@@ -199,7 +207,7 @@ class ScriptRun:
 
         def passed() -> None:
             self._timers.discard(timer)
-            self._finish(one, "{}")
+            self._told.finish(one, "{}")
 
         timer = self._loop.call_later(max(seconds, 0.0), passed)
         self._timers.add(timer)
@@ -210,7 +218,7 @@ class ScriptRun:
         entry = self._journal.entries.get(one.n)
         if entry is None:
             return False
-        if (entry.tool, entry.digest) != (one.tool or "", _digest(one)):
+        if (entry.tool, entry.digest) != (one.tool or "", one.digest):
             self._worker.kill(
                 "when it was run again it did something else than before, so it cannot go on; "
                 f"{_done(self._journal.places)}"
@@ -219,18 +227,6 @@ class ScriptRun:
             self.calls += 1
             self.used.add(one.tool)
         return entry.place is not None
-
-    def _replay(self) -> None:
-        """What the script had learnt, in the same order."""
-        places = self._journal.places
-        told: list[str] = []
-        while self._replayed < len(places) and places[self._replayed].n <= self._last:
-            entry = places[self._replayed]
-            told.append(_answer(entry.n, entry.at, entry.outcome))
-            self._replayed += 1
-        if told:
-            self._tell(told)
-            self._pump()
 
     # What is done now
 
@@ -248,48 +244,72 @@ class ScriptRun:
         for one, tool in writes:
             if one.n in self._journal.entries and not tool.may_be_repeated:
                 self.unknown.append(tool.name)
-                self._finish(one, answers.error(_unknown(tool), "OutcomeUnknown"))
+                self._told.finish(one, answers.error(_unknown(tool), "OutcomeUnknown"))
             else:
                 known.append((one, tool))
         try:
-            refused = await self._consent.agree(self._table, known, self._before_question)
+            refused = await self._consent.agree(self._table, known, self._question)
         except ToolError as refusal:
             refused = {one.n: refusal for one, _ in known}
         for one, tool in known:
             if one.n in refused:
-                self._finish(one, answers.outcome_of_failure(tool, refused[one.n]))
+                self._told.finish(one, answers.outcome_of_failure(tool, refused[one.n]))
             else:
                 self._start(one, tool)
 
-    @contextmanager
-    def _before_question(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Around a question to a person: time stands still, and nothing is in the middle of being done."""
+    @asynccontextmanager
+    async def _question(self, n: int | None = None) -> AsyncIterator[None]:
+        """Around a question to a person, which may end this run: time stands still, no write is in the middle of being
+        made, and all that was done is stored. `n`: the write that asks; it has not been made yet."""
         with self._untimed():
-            yield self._settle
+            self._asked += 1
+            self._may_write.clear()
+            try:
+                if n is not None:
+                    self._writes.discard(n)
+                    self._journal.take_back(n)
+                await self._settle()
+                yield
+            finally:
+                self._asked -= 1
+                if not self._asked:
+                    self._may_write.set()
+        if n is not None:
+            await self._begin_write(n)
 
     async def _settle(self) -> None:
         await self._settle_writes()
         await self._journal.save()
 
+    async def _begin_write(self, n: int) -> None:
+        """It is about to be made: when this returns, that is stored."""
+        await self._may_write.wait()
+        self._writes.add(n)
+        try:
+            await self._journal.begin(n, *self._begun[n])
+        except ToolError:
+            self._writes.discard(n)
+            raise
+
     async def _perform(self, one: ScriptCall, tool: ScriptTool) -> None:
         async with self._slots:
             if not tool.reads:
+                self._begun[one.n] = (tool.name, one.digest)
                 try:
-                    await self._journal.begin(one.n, tool.name, _digest(one))
+                    await self._begin_write(one.n)
                 except ToolError as refusal:
-                    self._finish(one, answers.outcome_of_failure(tool, refusal))
+                    self._told.finish(one, answers.outcome_of_failure(tool, refusal))
                     return
-                self._writes.add(one.n)
             try:
                 outcome = answers.outcome_of(tool, await self._result(one, tool))
             except Exception as failure:
                 outcome = answers.outcome_of_failure(tool, failure)
-            self._finish(one, outcome, wrote=not tool.reads)
+            self._told.finish(one, outcome, wrote=not tool.reads)
 
     async def _result(self, one: ScriptCall, tool: ScriptTool) -> Any:
         """The result of a call. What an upstream asks in the middle is passed on."""
         params: dict[str, Any] = {"name": tool.name, "arguments": one.arguments}
-        settle = self._settle if tool.reads else self._settling(one.n)
+        settle = partial(self._question, None if tool.reads else one.n)
         for _ in range(MOST_ROUNDS):
             result = await self._ctx.request(
                 "tools/call", params, key=f"call-{one.n}", settle=settle, handler=self._handler
@@ -297,80 +317,26 @@ class ScriptRun:
             asked = answers.questions_in(result)
             if asked is None:
                 return result
-            with self._untimed():
-                given = await self._ctx.answer_questions(asked, key=f"call-{one.n}", settle=settle)
+            given = await self._ctx.answer_questions(asked, key=f"call-{one.n}", settle=settle)
             params = {**params, **given}
         raise ToolError(f"{tool.name} asks without end.")
 
-    def _settling(self, n: int) -> Callable[[], Awaitable[None]]:
-        """Before a call that is to be made again stops the run: it has not been made, and the others are finished."""
-
-        async def settle() -> None:
-            self._writes.discard(n)
-            self._journal.take_back(n)
-            await self._settle()
-
-        return settle
-
     async def _settle_writes(self) -> None:
         """Until no write is in the middle, and each that was made is stored."""
-        while self._writes or self._storing is not None:
+        while self._writes or self._told.storing is not None:
             working = [self._working[n] for n in self._writes if n in self._working]
-            if self._storing is not None:
-                working.append(self._storing)
+            if self._told.storing is not None:
+                working.append(self._told.storing)
             if not working:
                 return
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-
-    # What the script learns
-
-    def _finish(self, one: ScriptCall, outcome: str, *, wrote: bool = False) -> None:
-        self._outbox.append((one, outcome, wrote))
-        self._pump()
-
-    def _pump(self) -> None:
-        """Tell the script what is new. Nothing of it before all that it had learnt in earlier runs, and of a write
-        nothing before it is stored."""
-        if self._storing is not None or self._replayed < len(self._journal.places):
-            return
-        if any(wrote for _, _, wrote in self._outbox):
-            self._storing = self._loop.create_task(self._store())
-        elif self._outbox:
-            self._tell_all()
-
-    async def _store(self) -> None:
-        wrote = [one.n for one, _, wrote in self._outbox if wrote]
-        told = self._recorded()
-        try:
-            await self._journal.save()
-        except ToolError as failure:
-            log.error("a script has written something, and its journal cannot be: %s", failure.__cause__ or failure)
-        self._writes.difference_update(wrote)
-        self._storing = None
-        self._tell(told)
-        self._pump()
-
-    def _tell_all(self) -> None:
-        self._tell(self._recorded())
-
-    def _recorded(self) -> list[str]:
-        """All that waits to be told, put into the journal."""
-        told: list[str] = []
-        now = time.time()
-        while self._outbox:
-            one, outcome, _ = self._outbox.popleft()
-            self._journal.record(one.n, one.tool or "", _digest(one), now, outcome)
-            told.append(_answer(one.n, now, outcome))
-        return told
-
-    def _tell(self, told: list[str]) -> None:
-        self._worker.tell(f'{{"answers":[{",".join(told)}]}}'.encode())
 
     async def _stop(self) -> None:
         """Nothing goes on after the end."""
         for timer in self._timers:
             timer.cancel()
-        working = [*self._working.values(), *([self._storing] if self._storing is not None else [])]
+        storing = self._told.storing
+        working = [*self._working.values(), *([storing] if storing is not None else [])]
         for task in self._working.values():
             task.cancel()
         if working:
@@ -379,16 +345,6 @@ class ScriptRun:
 
 def _ended(reply: WorkerReply, reason: str) -> RunEnd:
     return RunEnd(ended=reason, output=reply.output, dropped=reply.dropped)
-
-
-def _answer(n: int, at: float, outcome: str) -> str:
-    inside = outcome[1:-1]
-    return f'{{"n":{n},"at":{at!r}{"," if inside else ""}{inside}}}'
-
-
-def _digest(one: ScriptCall) -> str:
-    """A script that is run again writes its arguments in the same way."""
-    return "" if one.tool is None else sha256(one.arguments).hexdigest()
 
 
 def _unknown(tool: ScriptTool) -> str:

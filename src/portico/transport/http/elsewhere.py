@@ -56,6 +56,15 @@ class Elsewhere(Protocol):
         """Whether others know of us, and we stay."""
         ...
 
+    def send_to_first(self, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
+        """Have a request answered by one and the same process, whichever it has come to. Whether another will; `again`
+        when that is not there any more."""
+        ...
+
+    async def look_around(self) -> list[dict[str, Any]]:
+        """The other processes on this machine, in a line each."""
+        ...
+
     def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
         """Add to our numbers those of the others on this machine."""
         ...

@@ -156,10 +156,14 @@ class Exchange:
     def answer_at(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request whose sender is known."""
         route = self._routes.get((request.method, request.path))
-        if route is None:
+        if route is not None:
+            route(request, writer)
+            return
+        page = self.pages.find(request.method, request.path)
+        if page is None or page.streamed is None:
             writer.answer(self._nowhere(request))
         else:
-            route(request, writer)
+            page.streamed(request, writer)
 
     def _follow(self) -> None:
         """The handler may have other endpoints by now."""
@@ -368,7 +372,8 @@ class Exchange:
             lines += [f"{name}: {wrong or 'ok'}" for name, wrong in depends.items()]
         writer.answer(Answer(200 if ready else 503, (*TEXT, *request.cors), "".join(f"{x}\n" for x in lines).encode()))
 
-    def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
+    def numbers(self) -> str:
+        """What this process has counted, as Prometheus reads it."""
         gauges = {
             "mcp_server_sessions": sum(map(len, self._endpoints.values())),
             "mcp_server_streams": sum(len(one.stateless.replies) for one in self._endpoints.values()),
@@ -376,7 +381,10 @@ class Exchange:
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
-        own = self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
+        return self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
+
+    def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
+        own = self.numbers()
         if self.elsewhere is None or request.hops:
             writer.answer(Answer(200, _NUMBERS, own.encode()))
         else:

@@ -64,11 +64,16 @@ class Place(Struct, kw_only=True):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
     def address(self, listening: socket.socket) -> str | None:
-        """`host:port`, by which other machines reach it without TLS; PORTICO_ADDRESS, where that was said."""
+        """By which other machines reach it: `host:port`, or PORTICO_ADDRESS where that was said. By TLS, if it speaks
+        that: `https://host:port`."""
         said = os.environ.get("PORTICO_ADDRESS")
+        found = said or self._bound_address(listening)
+        return found if found is None or "://" in found or not self.certificate else f"https://{found}"
+
+    def _bound_address(self, listening: socket.socket) -> str | None:
         bound = listening.getsockname()
-        if said or self.certificate or not isinstance(bound, tuple):
-            return said
+        if not isinstance(bound, tuple):
+            return None
         host, port = bound[:2]
         if host in ("0.0.0.0", "::"):
             try:

@@ -1,0 +1,103 @@
+"""The tools of the console about what happens: calls, sessions, workers, upstreams."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from portico.console.numbers import Sampler
+from portico.console.shown import shown
+from portico.server.calling.results import ToolResult
+from portico.server.registry.service import Service, tool
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.sessions import HttpSession
+
+MOST_SESSIONS = 500
+# Of an id: who has the whole of one may speak in its session.
+SHOWN_ID = 8
+READS = {"readOnlyHint": True}
+
+
+class HappeningService(Service):
+    """What an exchange is doing."""
+
+    name = "happening"
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self.sampler = Sampler(exchange)
+
+    @tool(annotations=READS)
+    async def metrics(self) -> ToolResult:
+        """Calls a second, how long they take and how many fail, now and in the last minutes."""
+        numbers = self.sampler.look()
+        return shown({**_plain(numbers), "history": list(self.sampler.history)})
+
+    @tool(annotations=READS)
+    async def sessions(self) -> ToolResult:
+        """The sessions of clients that speak a revision with a handshake."""
+        return shown(self.look_at_sessions())
+
+    def look_at_sessions(self) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        total = 0
+        for path, endpoint in self._exchange.endpoints.items():
+            total += len(endpoint)
+            found += [_session(path, one) for one in endpoint.sessions.values()[: MOST_SESSIONS - len(found)]]
+        return {"sessions": found, "total": total}
+
+    @tool(annotations=READS)
+    async def workers(self) -> ToolResult:
+        """The processes that serve together, as far as this machine knows."""
+        own = {
+            "id": "this one",
+            "pid": os.getpid(),
+            "state": "draining" if self._exchange.draining else "serving",
+            "sessions": sum(map(len, self._exchange.endpoints.values())),
+            "in_flight": self._exchange.metrics.in_flight,
+            "calls": sum(sum(counts) for counts in self._exchange.metrics.counts().values()),
+        }
+        others = [] if self._exchange.elsewhere is None else await self._exchange.elsewhere.look_around()
+        return shown({"workers": [own, *others]})
+
+
+class UpstreamsService(Service):
+    """The servers behind a gateway."""
+
+    name = "upstreams"
+
+    def __init__(self, gateway: Any) -> None:
+        super().__init__()
+        self._gateway = gateway
+
+    @tool(annotations=READS)
+    async def upstreams(self) -> ToolResult:
+        """How the servers behind this gateway are, and what they have said last."""
+        return shown(self.look())
+
+    def look(self) -> dict[str, Any]:
+        report: dict[str, Any] = self._gateway.report()
+        for one in report["upstreams"]:
+            one["state"] = "ok" if one["up"] else "not configured" if one["since"] is None else "away"
+        return report
+
+
+def _session(path: str, one: HttpSession) -> dict[str, Any]:
+    facts, principal = one.session.facts, one.principal
+    return {
+        "id": one.id[:SHOWN_ID],
+        "revision": one.channel.revision,
+        "client": None if facts is None else facts.client,
+        "principal": getattr(principal, "id", None),
+        "address": one.address,
+        "endpoint": path,
+        # To a whole second: a page is told when something has changed.
+        "idle": int(time.monotonic() - one.used) // 5 * 5,
+        "listens": one.is_heard,
+    }
+
+
+def _plain(numbers: Any) -> dict[str, Any]:
+    return {name: getattr(numbers, name) for name in numbers.__struct_fields__}

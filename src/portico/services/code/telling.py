@@ -1,0 +1,100 @@
+"""What a script learns, and in which order: first all that it had learnt in earlier runs, then what is new.
+
+Each answer goes into the journal before the script hears of it; that of a write is on the disk by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from hashlib import sha256
+
+from msgspec import Raw, Struct
+
+from portico import ToolError
+from portico.services.code.journal import Journal
+from portico.services.live.workers import PythonWorker
+
+log = logging.getLogger("portico")
+
+
+class ScriptCall(Struct):
+    """Something that the script wants: a tool called, or time to pass."""
+
+    n: int
+    tool: str | None = None
+    arguments: Raw = Raw(b"{}")
+    seconds: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """A script that is run again writes its arguments in the same way."""
+        return "" if self.tool is None else sha256(self.arguments).hexdigest()
+
+
+class ScriptAnswers:
+    """`writes` are the numbers of those that are being made: each is taken out once its outcome is stored."""
+
+    def __init__(self, worker: PythonWorker, journal: Journal, writes: set[int]) -> None:
+        self._worker, self._journal, self._writes = worker, journal, writes
+        self._replayed = 0
+        self._outbox: deque[tuple[ScriptCall, str, bool]] = deque()
+        # What stores answers now, if something does.
+        self.storing: asyncio.Task[None] | None = None
+
+    def replay(self, last: int) -> None:
+        """What the script had learnt, in the same order, as far as it has asked for it again: up to this number."""
+        places = self._journal.places
+        told: list[str] = []
+        while self._replayed < len(places) and places[self._replayed].n <= last:
+            entry = places[self._replayed]
+            told.append(_answer(entry.n, entry.at, entry.outcome))
+            self._replayed += 1
+        if told:
+            self._tell(told)
+            self._pump()
+
+    def finish(self, one: ScriptCall, outcome: str, *, wrote: bool = False) -> None:
+        self._outbox.append((one, outcome, wrote))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Tell the script what is new, as soon as that may be."""
+        if self.storing is not None or self._replayed < len(self._journal.places):
+            return
+        if any(wrote for _, _, wrote in self._outbox):
+            self.storing = asyncio.get_running_loop().create_task(self._store())
+        elif self._outbox:
+            self._tell(self._recorded())
+
+    async def _store(self) -> None:
+        wrote = [one.n for one, _, wrote in self._outbox if wrote]
+        told = self._recorded()
+        try:
+            await self._journal.save()
+        except ToolError as failure:
+            log.error("a script has written something, and its journal cannot be: %s", failure.__cause__ or failure)
+        self._writes.difference_update(wrote)
+        self.storing = None
+        self._tell(told)
+        self._pump()
+
+    def _recorded(self) -> list[str]:
+        """All that waits to be told, put into the journal."""
+        told: list[str] = []
+        now = time.time()
+        while self._outbox:
+            one, outcome, _ = self._outbox.popleft()
+            self._journal.record(one.n, one.tool or "", one.digest, now, outcome)
+            told.append(_answer(one.n, now, outcome))
+        return told
+
+    def _tell(self, told: list[str]) -> None:
+        self._worker.tell(f'{{"answers":[{",".join(told)}]}}'.encode())
+
+
+def _answer(n: int, at: float, outcome: str) -> str:
+    inside = outcome[1:-1]
+    return f'{{"n":{n},"at":{at!r}{"," if inside else ""}{inside}}}'

@@ -1,0 +1,99 @@
+"""Two issuers may give the same id to two people: nothing of the one is the other's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Server
+from portico.access import settings
+from portico.auth import Principal, ResourceServer
+from portico.auth.verifiers.credentials import RequestCredentials, Verified
+from portico.rpc.call import Call
+from portico.services.memory import Memory
+from portico.wire.errors import UsageError
+
+A, B = "https://a.example", "https://b.example"
+
+
+def may(server: Server, principal: Principal) -> bool:
+    assert server.protection is not None and server.protection.guard is not None
+    call = Call(method="tools/call", principal=principal, address="192.0.2.1")
+    return server.protection.guard.decide(call, "tool", server.owner_of("tool", "look"), b"").allowed
+
+
+def desk(tables: dict[str, Any]) -> Server:
+    server = Server("desk")
+
+    @server.tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    settings.apply(server, settings.read(tables))
+    return server
+
+
+def test_an_id_alone_lets_nobody_in_where_two_may_give_it(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text("")
+    rule = [{"who": "alice", "tool": "desk.look"}]
+    with pytest.raises(UsageError, match=f"rule 1: who is 'alice', and 2 issuers may give that id: .*'{A}#alice'"):
+        desk({"auth": {"issuers": [A, B]}, "rule": rule})
+    with pytest.raises(UsageError, match="'tokens#alice'"):
+        desk({"auth": {"issuers": [A], "tokens": str(tmp_path / "tokens.toml")}, "rule": rule})
+    # Where there is one, nothing has changed; and to deny too many is no danger.
+    alice = Principal("alice", issuer=A)
+    assert may(desk({"auth": {"issuers": [A]}, "rule": rule}), alice)
+    both = {"issuers": [A, B]}
+    denied = desk({"auth": both, "rule": [{"who": "alice", "deny": True}, {"who": "*"}]})
+    assert not may(denied, alice) and not may(denied, Principal("alice", issuer=B))
+
+
+@pytest.mark.parametrize("who", [f"{A}#alice", f"alice and issuer:{A}"])
+def test_a_rule_names_who_says_so(who: str) -> None:
+    server = desk({"auth": {"issuers": [A, B]}, "rule": [{"who": who, "tool": "desk.look"}]})
+    assert may(server, Principal("alice", issuer=A, ambiguous=True))
+    assert not may(server, Principal("alice", issuer=B, ambiguous=True))
+    assert not may(server, Principal("bob", issuer=A, ambiguous=True))
+
+
+def test_rules_that_came_before_the_issuers_let_nobody_in_by_an_id_alone() -> None:
+    server = desk({"rule": [{"who": "alice", "tool": "desk.look"}]})
+    assert not may(server, Principal("alice", issuer=B, ambiguous=True))
+    assert may(server, Principal("alice", issuer=B))
+    # An id that looks like a name of ours is written with `id:`.
+    web = desk({"rule": [{"who": f"id:{A}#me"}]})
+    assert may(web, Principal(f"{A}#me")) and not may(web, Principal("me", issuer=A))
+
+
+class Issuer:
+    def __init__(self, issuer: str) -> None:
+        self.issuer = issuer
+
+    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
+        if credentials.token != f"alice of {self.issuer}":
+            return None
+        return Verified(Principal("alice", issuer=self.issuer))
+
+
+async def test_who_was_verified_knows_whether_its_id_is_enough() -> None:
+    one, two = ResourceServer([Issuer(A)]), ResourceServer([Issuer(A), Issuer(B)])
+    shown = RequestCredentials(token=f"alice of {A}")
+    alone = (await one.verify(b"1", shown)).verified.principal
+    among = (await two.verify(b"1", shown)).verified.principal
+    assert (alone.name, among.name) == ("alice", f"{A}#alice")
+    assert alone.identity == among.identity
+
+
+async def test_a_group_of_a_memory_has_the_one_and_not_the_other(tmp_path: Path) -> None:
+    server = Server("desk")
+    server.add(Memory(str(tmp_path / "memory.db"), offered="all"))
+    ours, theirs = (Principal("alice", issuer=one, ambiguous=True) for one in (A, B))
+    async with Client(server, principal=ours) as our, Client(server, principal=theirs) as their:
+        made = await our.call_tool("memory_groups", {"action": "create", "name": "board"})
+        assert [one["member"] for one in made.structured["groups"][0]["members"]] == [f"{A}#alice"]
+        more = {"action": "add_member", "name": "board", "member": "eve", "role": "admin"}
+        assert (await their.call_tool("memory_groups", more, raise_on_error=False)).is_error
+        assert not (await our.call_tool("memory_groups", more)).is_error
