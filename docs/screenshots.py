@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-SIZE = {"width": 1200, "height": 750}
+SIZE = {"width": 1100, "height": 690}
 LARGEST = 150_000
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -79,11 +79,15 @@ async def load(url: str, token: str, seconds: float) -> None:
 
 def tools(page: Page) -> None:
     page.get_by_role("link", name="Tools").click()
-    page.get_by_role("option", name="memory_recall").click()
-    page.get_by_role("textbox", name="query").fill("where is the audit kept")
-    page.get_by_role("textbox", name="query").press("Enter")
+    page.get_by_role("searchbox").fill("")
+    page.get_by_role("button", name="Go to, or run").click()
+    page.keyboard.type("tools_search")
+    page.keyboard.press("Enter")
+    page.get_by_label("query").fill("remember what was decided")
+    page.get_by_label("limit").fill("5")
+    page.keyboard.press("Control+Enter")
     page.get_by_role("region", name="Run").get_by_text("done").wait_for()
-    page.get_by_role("region", name="Run").scroll_into_view_if_needed()
+    page.locator(".note").first.wait_for(state="detached")
 
 
 def memory(page: Page) -> None:
@@ -98,8 +102,9 @@ def board(page: Page) -> None:
 
 
 def wire(page: Page) -> None:
+    memory(page)
     page.get_by_role("link", name="Messages").click()
-    page.locator("details.trip", has_text="memory_recall").first.locator("summary").first.click()
+    page.locator("details.trip", has_text="tools/call memory_recall").first.locator("summary").first.click()
 
 
 def plots(page: Page) -> None:

@@ -70,14 +70,14 @@ class Page(Struct):
     def proof(self) -> dict[str, str]:
         return {"cookie": self.cookie, "portico-console": self.key}
 
-    async def call(self, name: str = "about", **headers: str) -> PageAnswer:
+    async def call(self, name: str = "about", arguments: dict[str, Any] | None = None, **headers: str) -> PageAnswer:
         """One tool of the console, as a request that stands alone."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": {"name": "page", "version": "1"},
             "io.modelcontextprotocol/clientCapabilities": {},
         }
-        params = {"name": name, "arguments": {}, "_meta": meta}
+        params = {"name": name, "arguments": arguments or {}, "_meta": meta}
         said = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         return await self.ask("POST", "/console/mcp", body, {**said, **self.proof, **headers})

@@ -126,6 +126,9 @@ async def test_a_server_is_seen_in_every_revision(revision: str) -> None:
         assert target["instructions"] == "Be kind."
         tools = await ask("list_items", target="self", kind="tools")
         assert [item["name"] for item in tools["items"]][:2] == ["count", "greet"] and tools["weight"] > 50
+        assert {one["tool"].removeprefix("busy.") for one in (await ask("lint", target="self"))["findings"]} <= {
+            item["name"] for item in tools["items"]
+        }
         assert (await ask("list_items", target="self", kind="prompts"))["items"][0]["name"] == "ask"
         done = await ask("call_tool", target="self", name="count", arguments={"to": 2})
         assert done["ok"] and done["result"]["content"][0]["text"] == "2"
@@ -179,10 +182,11 @@ async def test_what_goes_wrong_is_an_outcome() -> None:
 
 async def test_the_wire_shows_round_trips_and_can_be_taken_along() -> None:
     async with asking(Console(busy())) as ask:
-        await ask("call_tool", target="self", name="count", arguments={"to": 1})
+        done = await ask("call_tool", target="self", name="count", arguments={"to": 1})
         found = (await ask("wire", find="tools/call"))["messages"]
         request = found[-1]
         assert request["method"] == "tools/call" and request["name"] == "count" and request["way"] == "sent"
+        assert request["trip"] in done["trips"]
         trip = [one for one in (await ask("wire"))["messages"] if one["trip"] == request["trip"]]
         assert [one["kind"] for one in trip] == ["request", "notification", "response"]
         assert trip[-1]["seconds"] >= 0 and (await ask("wire_message", id=request["id"]))["text"] == request["text"]
@@ -301,19 +305,27 @@ async def test_a_page_is_told_of_changes_and_of_the_clients_while_it_watches() -
 
 
 async def test_the_upstreams_of_a_gateway_are_seen_and_what_is_said_to_them() -> None:
-    gateway = Gateway()
-    gateway.add("busy", [sys.executable, EXAMPLE])
-    async with asking(Console(gateway)) as ask:
-        await gateway.settle(20)
-        assert "upstreams" in (await ask("about"))["parts"]
-        watching = asyncio.create_task(ask("watch", topics=["wire", "upstreams"]))
-        assert (await ask.until("upstreams"))["upstreams"][0]["alias"] == "busy"
-        tool = (await ask("list_items", target="self", kind="tools"))["items"][0]
-        given = dict.fromkeys(tool["inputSchema"].get("required", []), "x")
-        await ask("call_tool", target="self", name=tool["name"], arguments=given)
-        hops = {one["hop"] for one in (await ask("wire"))["messages"] if one["method"] == "tools/call"}
-        assert hops == {"target", "upstream"}
-        watching.cancel()
+    async with served(busy(), token="s3cret") as url:
+        gateway = Gateway()
+        gateway.add("child", [sys.executable, EXAMPLE])
+        gateway.add("busy", {"url": url, "headers": {"Authorization": "Bearer s3cret"}})
+        async with asking(Console(gateway)) as ask:
+            await gateway.settle(20)
+            assert "upstreams" in (await ask("about"))["parts"]
+            watching = asyncio.create_task(ask("watch", topics=["wire", "upstreams"]))
+            seen = (await ask.until("upstreams"))["upstreams"]
+            assert [(one["alias"], one["state"]) for one in seen] == [("child", "ok"), ("busy", "ok")]
+            names = [item["name"] for item in (await ask("list_items", target="self", kind="tools"))["items"]]
+            count = next(name for name in names if "count" in name)
+            assert (await ask("call_tool", target="self", name=count, arguments={"to": 1}))["ok"]
+            calls = [one for one in (await ask("wire"))["messages"] if one["method"] == "tools/call"]
+            assert [one["hop"] for one in calls] == ["target", "upstream"]
+            sent = {name.lower(): value for name, value in calls[1]["http"]["headers"]}
+            assert sent["mcp-name"] == "count" and sent["authorization"] == "•••"
+            connection = next(one for alias, one in gateway.connections() if alias == "busy")
+            assert "_exchange" in vars(connection.link.pool)  # type: ignore[attr-defined]
+            watching.cancel()
+            await until(lambda: "_exchange" not in vars(connection.link.pool))  # type: ignore[attr-defined]
 
 
 async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> None:
@@ -358,3 +370,83 @@ async def test_who_has_logged_in_is_themselves_and_no_other() -> None:
         with pytest.raises(ToolError, match="in their own name"):
             await client.call_tool("call_tool", {"target": "self", "name": "who", "as_principal": {"id": "ann"}})
     assert seen == [boss]
+
+
+@asynccontextmanager
+async def served(server: Server, **options: Any) -> AsyncIterator[str]:
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop, **options))
+    try:
+        yield await asyncio.wait_for(ready, 20)
+    finally:
+        stop.set()
+        await serving
+
+
+@pytest.mark.parametrize(
+    "broken, finding",
+    [
+        ({}, None),
+        ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
+        ({"issuer": "https://another.example"}, "IssuerMismatch"),
+        (None, "DiscoveryFailed"),
+    ],
+    ids=["whole", "without PKCE", "another issuer", "no document"],
+)
+async def test_the_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | None, finding: str | None) -> None:
+    issuer = Server("issuer")
+    said: dict[str, Any] = {}
+
+    @issuer.custom_route("/.well-known/oauth-authorization-server")
+    async def metadata(request: Any) -> Any:
+        return said or "no document"
+
+    async with served(issuer) as at:
+        base = at.removesuffix("/mcp")
+        whole = {
+            "issuer": base,
+            "authorization_endpoint": f"{base}/authorize",
+            "token_endpoint": f"{base}/token",
+            "response_types_supported": ["code"],
+            "code_challenge_methods_supported": ["S256"],
+            "client_id_metadata_document_supported": True,
+        }
+        said.update(whole | broken if broken is not None else {})
+        guarded = busy()
+        guarded.auth = Server("x", auth=base).auth
+        async with served(guarded) as url, asking(Console(mode="console", opens=True)) as ask:
+            chain = await ask("oauth_chain", url=url)
+    names = [step["name"] for step in chain["steps"]]
+    assert names[:2] == ["server", "resource"] and chain["steps"][0]["status"] == 401
+    assert chain["steps"][1]["document"]["authorization_servers"] == [base]
+    assert chain["ok"] is (finding is None)
+    texts = [f"{one['rule']} {one['text']}" for step in chain["steps"] for one in step["findings"]]
+    assert finding is None or any(finding in text for text in texts), texts
+    if broken == {}:
+        assert chain["steps"][2]["document"]["issuer"] == base
+
+
+async def test_tasks_are_shown_cancelled_and_tried_again(tmp_path: Path) -> None:
+    server = Server("slow", store=str(tmp_path / "tasks.db"))
+
+    @server.tool(task="optional")
+    async def work(ctx: Context) -> str:
+        await ctx.step("first", lambda: "done")
+        await asyncio.Event().wait()
+        return "never"
+
+    async with asking(Console(server)) as ask:
+        assert "jobs" in (await ask("about"))["parts"]
+        async with Client(server) as client:
+            watching = asyncio.create_task(ask("watch", topics=["jobs"]))
+            await ask.until("jobs")
+            task = await client.start_task("work")
+            await until(lambda: len(ask.topic("jobs")) > 1)
+            watching.cancel()
+            [job] = (await ask("jobs"))["jobs"]
+            assert job["id"] == task.id and job["tool"] == "work" and "arguments" not in job
+            assert await ask("cancel_job", id=task.id) == {"changed": True}
+            assert (await ask("job", id=task.id))["status"] == "cancelled"
+            assert await ask("retry_job", id=task.id) == {"changed": True}
+        with pytest.raises(ToolError, match="there is no task"):
+            await ask("job", id="absent")

@@ -131,6 +131,8 @@ async def test_our_own_page_is_let_in(page: Page) -> None:
     await page.sign_in(**{"sec-fetch-site": "same-origin"})
     answer = await page.call(origin=page.origin, **{"sec-fetch-site": "same-origin"})
     assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
 
 async def test_a_name_that_was_made_to_lead_here_leads_nowhere() -> None:

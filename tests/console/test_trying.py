@@ -172,6 +172,23 @@ def test_prompts_give_their_messages(tried: Any) -> None:
     expect(page.get_by_role("region", name="Run")).to_contain_text("Greet Anna in a warm tone.")
 
 
+def test_a_call_is_saved_opened_again_and_copied(tried: Any) -> None:
+    page = tried.page
+    tried.go("tools", "add")
+    page.get_by_label("a", exact=True).fill("40")
+    page.get_by_label("b", exact=True).fill("2")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_label("Name").fill("forty-two")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    page.get_by_label("Copy the call as").select_option("portico call")
+    expect(page.get_by_text("The call is copied")).to_be_visible()
+    assert "portico call" in page.evaluate("navigator.clipboard.readText()")
+    page.get_by_role("link", name="Saved calls").click()
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_label("a", exact=True)).to_have_value("40")
+    expect(run(page)).to_contain_text("42")
+
+
 def test_everything_is_reached_by_the_keyboard_alone(tried: Any) -> None:
     page = tried.page
     page.keyboard.press("Control+k")

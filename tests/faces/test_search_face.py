@@ -16,6 +16,7 @@ from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
 from portico.faces.auto import AutoFace
 from portico.faces.search import SearchFace
+from portico.wire.inputs import ElicitResult
 from portico.wire.revisions import REVISIONS
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
@@ -295,7 +296,7 @@ async def served() -> Any:
     await serving
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
     (tmp_path / "one.py").write_text(
         "from portico import Server\nserver = Server('one')\n\n"
@@ -366,3 +367,19 @@ async def test_a_view_of_a_gateway_has_its_face_too() -> None:
         assert "forge_" not in await found(client, "open an issue in a repository", limit=25)
         with pytest.raises(ToolError, match="no tool 'forge_create_issue'"):
             await client.call_tool("call_tool", {"name": "forge_create_issue", "arguments": {}})
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(server: Server, revision: Any) -> None:
+    said = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "ask": "Delete {args.repo}?"}]}
+    settings.apply(server, settings.read(said))
+    questions: list[str] = []
+
+    async def answer(params: Any, *_: Any) -> Any:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={})
+
+    call = {"name": f"{prefix(server)}deleteRepository", "arguments": {"repo": "a"}}
+    async with Client(SearchFace(server), revision=revision, principal=GUEST, elicitation_handler=answer) as client:
+        assert (await client.call_tool("call_tool", call)).text == "deleted a"
+    assert len(questions) == 1 and "Delete a?" in questions[0]

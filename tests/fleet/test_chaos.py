@@ -114,10 +114,20 @@ async def test_calls_that_need_no_store_go_on_while_it_is_away(
         one = await Line.to(fleet.port)
         assert [(await one.call("pid")).status for _ in range(3)] == [200] * 3
         await one.close()
+        # What needs it says so, and does not keep its client waiting until it is back.
+        owner = (await session.call("pid")).value
+        os.kill(owner, signal.SIGKILL)
+        await fleet.until(lambda: owner not in fleet.workers())
+        said = [answer for answer in [await call(session, "pid") for _ in range(4)] if answer is not None]
+        assert {answer.status for answer in said} <= {502, 503}
+        assert any(answer.status == 503 and "retry-after" in answer.fields for answer in said)
+        # The next worker waits for the store; no connection waits for that worker.
+        for _ in range(12):
+            one = await Line.to(fleet.port)
+            assert (await one.call("pid")).value in fleet.workers()
+            await one.close()
     finally:
         await asyncio.to_thread(postgres_server.start)
-    owner = (await session.call("pid")).value
-    os.kill(owner, signal.SIGKILL)
 
     async def is_back() -> bool:
         answer = await call(session, "pid")

@@ -26,7 +26,9 @@ from portico.wire.errors import UsageError
 
 def run(words: list[str]) -> None:
     arguments = complete_serving(parser_for("serve").parse_args(words))
-    set_log_level("warning")
+    # A person who serves over HTTP wants to see that clients come; on stdio the lines would be in a client's log.
+    shown = arguments.transport == "http" and sys.stderr is not None and sys.stderr.isatty()
+    set_log_level("warning", level=arguments.log_level, form=arguments.log_format, requests=shown)
     if arguments.target is None:
         server, serving = _built_in(arguments)
         server.faces = _lean(server, arguments, serving)
@@ -46,6 +48,8 @@ def run(words: list[str]) -> None:
         raise UsageError("--workers is for --transport http: on stdio there is one client")
     if serving is not None and (serving.face or serving.always):
         server.faces = FaceChoice(serving.face, serving.always)
+    if serving is not None and serving.code:
+        server.faces = server.faces._replace(code=serving.code)
     faces.put_on(server, arguments, server.faces)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
@@ -267,7 +271,10 @@ def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoic
     """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
     if arguments.services is not None or arguments.profile is not None or serving.services is not None:
         return FaceChoice()
-    listed = load_module("portico.services.assembly").listed(server, files=bool(arguments.root))
+    assembly = load_module("portico.services.assembly")
+    listed = assembly.listed(server, files=bool(arguments.root))
+    if server.instructions == assembly.INSTRUCTIONS:
+        server.instructions = assembly.SHORT_INSTRUCTIONS
     return FaceChoice("search", listed, brief=True)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from portico.console.wirelog import WireLog, http_part
+from portico.console.wirelog import Hop, WireLog, WireMessage, http_part
 from portico.gateway.gateway import Gateway
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
@@ -20,8 +20,48 @@ from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Location, Pool
 from portico.transport.upstream import Upstream
 
-# Of what is no message, so much is shown.
-LONGEST_PAGE = 64 * 1024
+# A person cannot read more, and a server that is busy is not to be slowed down by being watched.
+MOST_A_SECOND = 50
+
+
+class Ration:
+    """So many in a second, and the others are counted."""
+
+    def __init__(self, wire: WireLog, most: int = MOST_A_SECOND) -> None:
+        self._wire, self._most = wire, most
+        self._second, self._left = 0, most
+
+    def take(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._left = second, self._most
+        if self._left:
+            self._left -= 1
+            return True
+        self._wire.dropped += 1
+        return False
+
+
+class PoolNotes:
+    """Notes the HTTP around the messages of one peer."""
+
+    def __init__(self, wire: WireLog, hop: Hop, peer: str) -> None:
+        self._wire, self._hop, self._peer = wire, hop, peer
+
+    def asked(self, request: bytes) -> WireMessage | None:
+        """The message that a request carries, if it was noted, or the request itself, if it carries none."""
+        head, _, body = request.partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = (*line.split(" "), "", "")[:3]
+        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
+        http = http_part(pairs, method, path)
+        if not body:
+            return self._wire.add(self._hop, self._peer, "sent", b"", http=http)
+        return self._wire.sent_by(self._peer, http, body)
+
+    def answered(self, asked: WireMessage | None, response: Response) -> None:
+        if asked is not None:
+            self._wire.answered(asked, response.status, http_part(response.headers.items()))
 
 
 class TappedPool(Pool):
@@ -29,16 +69,12 @@ class TappedPool(Pool):
 
     def __init__(self, wire: WireLog, peer: str, context: ssl.SSLContext | None = None) -> None:
         super().__init__(context)
-        self._wire, self._peer = wire, peer
+        self._notes = PoolNotes(wire, "target", peer)
 
     async def _exchange(self, location: Location, proxy: Location | None, request: bytes) -> Response:
-        head, _, body = request.partition(b"\r\n\r\n")
-        line, *lines = head.decode("latin-1").split("\r\n")
-        method, path, _ = (*line.split(" "), "", "")[:3]
-        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
-        asked = self._wire.sent_by("target", self._peer, http_part(pairs, method, path), body)
+        asked = self._notes.asked(request)
         response = await super()._exchange(location, proxy, request)
-        self._wire.answered(asked, response.status, http_part(response.headers.items()))
+        self._notes.answered(asked, response)
         return response
 
 
@@ -47,6 +83,8 @@ class ExchangeTap:
 
     def __init__(self, exchange: Exchange, wire: WireLog) -> None:
         self._exchange, self._wire = exchange, wire
+        self._ration = Ration(wire)
+        self._plain = Exchange.handle.__get__(exchange)
         self._ids = count(1)
         self._watching = 0
 
@@ -65,16 +103,16 @@ class ExchangeTap:
             del self._exchange.handle
 
     def _handle(self, request: Request, writer: ResponseWriter) -> None:
-        handle = Exchange.handle.__get__(self._exchange)
-        if not self._exchange.has(request.path) and request.path != "/":
-            # Pages, probes, and the console itself.
-            handle(request, writer)
+        # Pages, probes and the console itself are no messages.
+        ours = self._exchange.has(request.path) or request.path == "/"
+        if not ours or not self._ration.take():
+            self._plain(request, writer)
             return
         began, trip = time.time(), f"c{next(self._ids)}"
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()]
         http = http_part(pairs, request.method, request.path + (f"?{request.query}" if request.query else ""))
         self._wire.add("client", request.peer, "received", request.body, http=http, trip=trip)
-        handle(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
+        self._plain(request, TappedWriter(writer, _Noting(self._wire, request.peer, trip, began)))
 
 
 class UpstreamTap:
@@ -82,8 +120,10 @@ class UpstreamTap:
 
     def __init__(self, gateway: Gateway, wire: WireLog) -> None:
         self._gateway, self._wire = gateway, wire
+        self._ration = Ration(wire, 4 * MOST_A_SECOND)
         self._watching = 0
         self._tapped: dict[int, Upstream] = {}
+        self._pools: dict[int, Any] = {}
 
     def attach(self) -> None:
         self._watching += 1
@@ -95,16 +135,32 @@ class UpstreamTap:
             if id(connection) not in self._tapped:
                 self._tapped[id(connection)] = connection
                 connection.set_trace(partial(self._note, alias))
+            # A connection that was made anew has others.
+            pool = getattr(connection.link, "pool", None) if connection.is_open else None
+            if pool is not None and id(pool) not in self._pools:
+                self._pools[id(pool)] = pool
+                pool._exchange = partial(_noted_exchange, PoolNotes(self._wire, "upstream", alias), pool._exchange)
 
     def _note(self, alias: str, way: str, data: bytes) -> None:
-        self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
+        if self._ration.take():
+            self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
 
     def remove(self) -> None:
         self._watching -= 1
         if not self._watching:
             for connection in self._tapped.values():
                 connection.set_trace(None)
+            for pool in self._pools.values():
+                del pool._exchange
             self._tapped.clear()
+            self._pools.clear()
+
+
+async def _noted_exchange(notes: PoolNotes, plain: Any, location: Any, proxy: Any, request: bytes) -> Response:
+    asked = notes.asked(request)
+    response: Response = await plain(location, proxy, request)
+    notes.answered(asked, response)
+    return response
 
 
 class _Noting:

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from portico._lazy import load_module
 from portico.auth.principal import Principal
 from portico.client.client import Client
 from portico.console.known import known_services
@@ -28,6 +29,7 @@ from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.wire.errors import Error, ToolError, UsageError
 from portico.wire.notices import ProgressParams
+from portico.wire.revisions import LATEST
 
 READS = {"readOnlyHint": True}
 
@@ -100,6 +102,21 @@ class TargetService(Service):
             if as_principal is None:
                 self._recognise(found, items)
         return shown(answer)
+
+    @tool(annotations=READS)
+    async def lint(self, target: str) -> ToolResult:
+        """What is wrong with the tools of a target, as `portico contracts lint` says it."""
+        found = self._targets.get(target)
+        items = await found.listed("tools")
+        info = found.state.server
+        contract = load_module("portico.services.contracts.definitions").contract_of(
+            items,
+            server=info.name if info is not None else "",
+            version=info.version if info is not None else "",
+            revision=found.state.revision or LATEST,
+        )
+        findings = load_module("portico.services.contracts.lint").lint_tools(contract, contract.tools)
+        return shown({"findings": list(findings)})
 
     def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:
         services = known_services(str(tool.get("name")) for tool in tools)
@@ -229,13 +246,16 @@ class OpeningService(Service):
         revision: str | None = None,
         headers: dict[str, str] | None = None,
         token: str | None = None,
+        oauth: bool = False,
     ) -> ToolResult:
-        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json."""
+        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json. `oauth`: log in with a
+        browser of this machine, if the server wants that."""
         spec, kind = target.strip(), kind_of(target)
         options: dict[str, Any] = {}
         if kind == "url":
-            options = {"headers": headers, "auth": token or (self._auth_for(spec) if self._auth_for else None)}
-        elif headers or token:
+            found_token = self._auth_for(spec) if self._auth_for is not None else None
+            options = {"headers": headers, "auth": token or ("oauth" if oauth else found_token)}
+        elif headers or token or oauth:
             raise ToolError("headers and a token are for servers at a URL; this one is not")
         found = self._targets.add(spec, spec, kind, **options)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -28,6 +29,8 @@ class Assignment(Struct, kw_only=True):
     id: str
     # The descriptors to listen on.
     sockets: list[int]
+    # Those of the other places, each of which has sockets of its own: for a while without a worker there.
+    others: dict[int, list[int]] = {}
     # What all workers of one supervisor seal and sign with.
     key: bytes
     # A folder for the sockets by which workers reach each other.
@@ -49,6 +52,10 @@ class Post:
     @property
     def sockets(self) -> list[socket.socket]:
         return [socket.socket(fileno=number) for number in self.assignment.sockets]
+
+    def copies(self, place: int) -> list[socket.socket]:
+        """The sockets of another place."""
+        return [socket.socket(fileno=os.dup(number)) for number in self.assignment.others.get(place, [])]
 
     def tell(self, **what: Any) -> None:
         """Say something to the supervisor. One that is gone hears nothing."""
@@ -84,7 +91,7 @@ def take() -> Post | None:
         if not part or len(read) > LONGEST_LINE:
             raise UsageError("the supervisor of this worker is gone")
     post = Post(line, _decoder.decode(read))
-    for number in post.assignment.sockets:
+    for number in (*post.assignment.sockets, *chain.from_iterable(post.assignment.others.values())):
         os.set_inheritable(number, False)
     return post
 

@@ -10,9 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,10 +22,11 @@ from portico import __version__
 from portico.fleet.batches import Batches
 from portico.store.bus import Subscription
 from portico.store.database import Database
-from portico.store.errors import StoreError
+from portico.store.errors import ConnectionLost, StoreError
 from portico.store.transaction import Transaction
 from portico.transport.http.memo import SessionMemo
 
+T = TypeVar("T")
 log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -34,6 +36,8 @@ ROTATE_SECONDS = 30 * 86400.0
 SPREAD_SECONDS = 60.0
 # How long a store that is away is waited for.
 PATIENCE_SECONDS = 3.0
+# Then those whose clients wait do not ask again for so long.
+AWAY_SECONDS = 2.0
 # Changes that others are to hear of.
 TOPIC = "portico changes"
 MOST_AT_ONCE = 500
@@ -86,6 +90,7 @@ class FleetRows:
         self._worker = worker
         self._server = server
         self._began = time.time()
+        self._away_until = 0.0
         # What is to be written: a row, or None where it is to be removed.
         self._waiting: dict[str, tuple[str, SessionMemo] | None] = {}
         self._written: asyncio.Future[None] | None = None
@@ -135,7 +140,17 @@ class FleetRows:
             await asyncio.wait([self._writing], timeout=PAUSE_SECONDS)
 
     async def find(self, id: str) -> SessionRow | None:
-        return await self._finding.find(id)
+        return await self._asked(self._finding.find, id)
+
+    async def _asked(self, ask: Callable[[str], Awaitable[T]], id: str) -> T:
+        """What a client waits for. A store that is away is waited for once, and not by each of them."""
+        if time.monotonic() < self._away_until:
+            raise ConnectionLost("the store was away a moment ago")
+        try:
+            return await ask(id)
+        except ConnectionLost:
+            self._away_until = time.monotonic() + AWAY_SECONDS
+            raise
 
     async def _find_all(self, ids: list[str]) -> dict[str, SessionRow]:
         return await self._database.read(partial(_find, ids))
@@ -175,6 +190,9 @@ class FleetRows:
         await self._database.write(partial(_renew, row), isolation="read committed")
 
     async def worker(self, id: str) -> WorkerRow | None:
+        return await self._asked(self._worker_row, id)
+
+    async def _worker_row(self, id: str) -> WorkerRow | None:
         return await self._database.read(partial(_worker, id))
 
     async def bury(self, id: str) -> None:

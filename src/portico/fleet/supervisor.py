@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -28,6 +29,8 @@ from portico.fleet.assignment import LONGEST_LINE, Assignment, variable
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
+
+MOST_COVERED = 64
 
 # A worker that lived for so long did not fail at its start.
 SETTLED_SECONDS = 10.0
@@ -95,6 +98,8 @@ class Slot(Struct):
     failures: int = 0
     # When the next one is started, where one has just failed.
     pause_until: float = 0.0
+    # The worker of another place that takes its connections meanwhile.
+    cover: WorkerProcess | None = None
 
 
 class Supervisor:
@@ -131,6 +136,8 @@ class Supervisor:
         # The slots whose workers are to be replaced, in order.
         self._to_replace: list[int] = []
         self._status = 0
+        # Whether each place has sockets of its own; with very many of them each waits for its own worker.
+        self._are_apart = 1 < len(sockets) <= MOST_COVERED and sockets[0][0] is not sockets[1][0]
 
     # What others tell it, from any thread or signal
 
@@ -173,6 +180,7 @@ class Supervisor:
                 self._ended(worker)
         self._end_late()
         self._fill()
+        self._cover()
 
     def _patience(self) -> float:
         """Until something is due."""
@@ -226,23 +234,43 @@ class Supervisor:
     def _at(self, index: int) -> list[WorkerProcess]:
         return [worker for worker in self._workers if worker.slot == index]
 
+    def _cover(self) -> None:
+        """Connections to a place without a worker wait there, so another worker takes them, until it has one again."""
+        for index, slot in enumerate(self.slots) if self._announced and self._are_apart else ():
+            if self._is_served(index):
+                if slot.cover is not None:
+                    slot.cover.tell(uncover=index)
+                slot.cover = None
+            elif slot.cover not in self._workers or slot.cover.retired:
+                serving = (one for one in self._workers if one.ready and not one.retired and one.slot != index)
+                slot.cover = next(serving, None)
+                if slot.cover is not None:
+                    slot.cover.tell(cover=index)
+
     # Starting and ending
 
     def _start(self, index: int) -> None:
         ours, theirs = socket.socketpair()
         slot = self.slots[index]
         numbers = [one.fileno() for one in slot.sockets]
+        others = {
+            place: [one.fileno() for one in other.sockets]
+            for place, other in enumerate(self.slots if self._are_apart else ())
+            if place != index
+        }
         try:
             process = subprocess.Popen(
                 self._command,
-                pass_fds=[theirs.fileno(), *numbers],
+                pass_fds=[theirs.fileno(), *numbers, *chain.from_iterable(others.values())],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **variable(theirs)},
             )
         finally:
             theirs.close()
         worker = WorkerProcess(index, secrets.token_hex(8), process, ours)
-        assignment = Assignment(id=worker.id, sockets=numbers, key=self.key, folder=self._folder, options=self._options)
+        assignment = Assignment(
+            id=worker.id, sockets=numbers, others=others, key=self.key, folder=self._folder, options=self._options
+        )
         with suppress(OSError):
             ours.sendall(msgspec.json.encode(assignment) + b"\n")
         ours.setblocking(False)

@@ -10,6 +10,7 @@ import time
 import msgspec
 
 from portico.fleet.assignment import Post
+from portico.fleet.errands import Errands
 from portico.fleet.fleet import Fleet
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.listener import Listener
@@ -30,6 +31,9 @@ class FleetWorker:
         self._listener = Listener(exchange)
         self._stop = asyncio.Event()
         self._retires = False
+        # What comes to places without a worker.
+        self._covering: dict[int, list[asyncio.Server]] = {}
+        self._errands = Errands()
 
     async def serve(self) -> None:
         # A terminal's hangup is for the supervisor. Not ignored: what we start would ignore it as well.
@@ -91,6 +95,15 @@ class FleetWorker:
             self._retires = False
             self._stop.set()
         for one in said.splitlines():
-            if msgspec.json.decode(one).get("retire"):
+            told = msgspec.json.decode(one)
+            if told.get("retire"):
                 self._retires = True
                 self._stop.set()
+            if "cover" in told and not self._retires:
+                self._errands.do(self._cover(told["cover"]))
+            for server in self._covering.pop(told.get("uncover", -1), ()):
+                server.close()
+
+    async def _cover(self, place: int) -> None:
+        """Take the connections of another place, too."""
+        self._covering[place] = await self._listener.start_on(self._post.copies(place), self._place.tls())

@@ -100,6 +100,7 @@ class _GatewayTable(TypedDict, total=False):
     answers: Mapping[str, Any]
     face: FaceName
     always: Sequence[str]
+    code: Mapping[str, Any]
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -159,6 +160,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     # What is shown of all tools where it is served, and which of them by their own names.
     face: FaceName | None = None
     always: tuple[str, ...] = ()
+    # The ceilings of scripts, where they can be run.
+    code: dict[str, Any] = field(default_factory=dict)
     # The file of the pins.
     lock: Path | None = None
     # What the file says of who may come in and do what.
@@ -199,6 +202,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
     lock = about.pop("lock", FILE)
     face, always = about.pop("face", None), tuple(about.pop("always", ()))
+    code = dict(about.pop("code", {}))
     shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
         alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets, folder)
@@ -215,6 +219,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
         views=checked_views(views),
         face=face,
         always=always,
+        code=code,
         lock=folder / lock,
         access=access.read(said, folder),
     )

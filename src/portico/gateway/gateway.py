@@ -117,7 +117,7 @@ class Gateway(Server):
             gateway._add_view(view)
         access.apply(gateway, settings.access)
         gateway._path, gateway._settings = Path(path), settings
-        gateway.faces = FaceChoice(settings.face, settings.always)
+        gateway.faces = FaceChoice(settings.face, settings.always, code=settings.code)
         return gateway
 
     @classmethod

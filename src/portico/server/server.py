@@ -69,6 +69,8 @@ class FaceChoice(NamedTuple):
     always: Sequence[str] = ()
     # Without their output schemas.
     brief: bool = False
+    # What scripts may do in the face that runs them.
+    code: Mapping[str, Any] = {}
 
 
 class FaceHandler(Handler, Protocol):

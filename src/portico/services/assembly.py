@@ -33,6 +33,9 @@ _READ_ONLY: dict[str, dict[str, Any]] = {
 }
 INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed is what there is."
 
+# Where only some of them are listed.
+SHORT_INSTRUCTIONS = "Tools of this machine. Each service has its own."
+
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
     "memory": ("portico.services.memory", "Memory"),

@@ -37,6 +37,8 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     face: Literal["all", "search", "code", "auto"] | None = None
     # The tools that a face lists all the same.
     always: list[str] = []
+    # What scripts may do in the code face: the options of `Code`.
+    code: Table = {}
     # Over HTTP: the revision that a client is taken to speak which never greets.
     assume: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
 

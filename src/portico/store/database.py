@@ -41,7 +41,7 @@ log = logging.getLogger("portico")
 # Threads that each have a connection: of SQLite those that read, of PostgreSQL all.
 CONNECTIONS = {"sqlite": 4, "postgresql": 8}
 PATIENCE_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 
 
 class Database:

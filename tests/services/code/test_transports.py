@@ -39,7 +39,7 @@ class Served:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[Served]:
     shop = Shop()
-    faces._offer(shop.server, "code", ())
+    faces._offer(shop.server, "code", lambda: CodeFace(shop.server))
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(shop.server, port=0, ready=ready.set_result, stop=stop))
@@ -75,7 +75,9 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
         "@server.tool(annotations={'readOnlyHint': True})\ndef look() -> list[int]: return done\n\n"
         "@server.tool\ndef write(n: int) -> None: done.append(n)\n"
     )
-    command = [sys.executable, "-m", "portico", "serve", str(tmp_path / "one.py"), "--face", "code"]
+    (tmp_path / "one.toml").write_text('[serve]\nface = "code"\ncode = { calls = 2 }\n')
+    files = [str(tmp_path / "one.py"), "--config", str(tmp_path / "one.toml"), "--data", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "portico", "serve", *files]
 
     async def agree(*_: Any) -> dict[str, Any]:
         return {}
@@ -87,6 +89,8 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
     ):
         assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
         said = await run(client, code)
+        most = await run(client, "from tools import look\nwhile True:\n    await look()")
+    assert "at most 2 calls" in most.text
     assert ("[1]" if revision >= "2025-06-18" else "no way to ask") in said.text
 
 

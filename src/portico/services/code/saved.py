@@ -61,7 +61,8 @@ def description_of(code: str) -> str:
         said = ""  # with an `await` at its top it is still a script
     if not said and code.lstrip().startswith("#"):
         said = code.lstrip().partition("\n")[0].lstrip("# ")
-    return " ".join(said.split())[:LONGEST_DESCRIPTION] or "A script"
+    plain = "".join(one if one.isprintable() else " " for one in said)
+    return " ".join(plain.split())[:LONGEST_DESCRIPTION] or "A script"
 
 
 class SavedScripts:

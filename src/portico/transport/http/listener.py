@@ -91,10 +91,13 @@ class Listener:
         await self.start_on(sockets, tls)
         return [one.getsockname()[:2] for one in sockets]
 
-    async def start_on(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
-        """Take what comes by these sockets, which are closed at the end."""
+    async def start_on(
+        self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> list[asyncio.Server]:
+        """Take what comes by these sockets, which are closed at the end, or with what is given back."""
         loop = asyncio.get_running_loop()
         self._tick()
+        started: list[asyncio.Server] = []
         for one in sockets:
             if one.family == socket.AF_UNIX:
                 # Others may listen at the path as well: it is not for us to remove.
@@ -102,9 +105,11 @@ class Listener:
                 server = await loop.create_unix_server(self.made, sock=one, ssl=tls, backlog=BACKLOG, **stays)
             else:
                 server = await loop.create_server(self.made, sock=one, ssl=tls, backlog=BACKLOG)
-            self._servers.append(server)
+            started.append(server)
+        self._servers += started
         if self._ticking is None:
             self._ticking = loop.create_task(self._tick_on())
+        return started
 
     def _tick(self) -> None:
         self.now = time.monotonic()

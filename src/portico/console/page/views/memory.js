@@ -79,8 +79,9 @@ function why(one, words) {
   if (one.score === undefined || one.score === null) return undefined;
   const inner = h("span");
   inner.style.width = `${Math.max(3, Math.min(100, one.score * 100))}%`;
-  const there = words.filter((word) => String(one.content).toLowerCase().includes(word));
-  const text = `${one.match === "weak" ? "weak" : "strong"}${there.length ? `: ${there.join(", ")}` : words.length ? ": by meaning" : ""}`;
+  const whole = [one.content, one.tags, one.thread, one.namespace].join(" ").toLowerCase();
+  const there = words.filter((word) => whole.includes(word));
+  const text = `${one.match === "weak" ? "weak" : "strong"}${there.length ? `: ${there.join(", ")}` : words.length ? ": in other words" : ""}`;
   return h("span", { class: "row", title: `Score ${one.score}` }, h("span", { class: "meter", "aria-hidden": "true" }, inner), h("span", {}, one.score.toFixed(2)), h("span", {}, plain(text, 80)));
 }
 

@@ -1,0 +1,126 @@
+"""What is happening: calls and times, clients, upstreams, the audit, who may; each where it is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+ROOT = Path(__file__).parents[2]
+OFFICE = f"""
+[gateway]
+name = "office"
+
+[upstream.notes]
+target = "{ROOT}/examples/notes.py"
+
+[upstream.away]
+command = ["sh", "-c", "echo it-has-gone >&2; exit 3"]
+
+[audit]
+arguments = "hashed"
+
+[[rule]]
+name = "the office reads"
+who = ["anonymous", "local", "group:office"]
+tool = "*"
+"""
+
+
+@pytest.fixture(scope="module")
+def office(browser: Any, serve: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("office") / "office.toml"
+    path.write_text(OFFICE, encoding="utf-8")
+    return serve("serve", str(path), "--transport", "http", "--port", "0")
+
+
+@pytest.fixture
+def seen(visit: Callable[..., Any], office: Any) -> Iterator[Any]:
+    one = visit(office)
+    yield one
+    assert not one.wrong, one.wrong
+
+
+def test_calls_and_times_are_counted_while_one_looks(tried: Any) -> None:
+    page = tried.page
+    page.get_by_role("link", name="Calls and times").click()
+    tried.console.portico("call", f"{tried.console.origin}/mcp", "add", "a=5", "b=7")
+    row = page.get_by_role("row", name="add")
+    expect(row).to_be_visible()
+    expect(page.get_by_role("img", name="Calls a second")).to_be_visible()
+    expect(page.get_by_role("img", name="Time of a call")).to_be_visible()
+
+
+def test_a_server_without_an_audit_has_no_such_view(tried: Any) -> None:
+    assert tried.page.get_by_role("link", name="Audit").count() == 0
+    assert tried.page.get_by_role("link", name="Upstreams").count() == 0
+
+
+def test_upstreams_say_how_they_are_and_what_they_wrote_last(seen: Any) -> None:
+    page = seen.page
+    page.get_by_role("link", name="Upstreams").click()
+    expect(page.get_by_role("article").filter(has_text="notes")).to_contain_text("tools")
+    away = page.get_by_role("article").filter(has_text="away")
+    away.get_by_text("What it wrote last").click()
+    expect(away).to_contain_text("it-has-gone")
+
+
+def test_the_audit_is_listed_and_whole(seen: Any) -> None:
+    page = seen.page
+    note = '{"note": {"title": "milk", "text": "Buy some."}}'
+    seen.console.portico("call", f"{seen.console.origin}/mcp", "notes_write_note", "--json", note)
+    page.get_by_role("link", name="Audit").click()
+    expect(page.get_by_role("row", name="write_note").first).to_be_visible()
+    page.get_by_role("button", name="Is it whole?").click()
+    expect(page.get_by_text("whole", exact=True)).to_be_visible()
+    page.get_by_role("row", name="write_note").first.click()
+    expect(page.get_by_role("dialog").get_by_role("tree")).to_contain_text("principal")
+    page.keyboard.press("Escape")
+
+
+def test_who_may_is_explained_and_seen(seen: Any) -> None:
+    page = seen.page
+    page.get_by_role("link", name="Who may").click()
+    page.get_by_label("Who", exact=True).fill("sam")
+    page.get_by_label("Groups, with spaces between them").fill("visitors")
+    page.get_by_label("Name", exact=True).fill("notes.find_notes")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_text("deny", exact=True)).to_be_visible()
+    page.get_by_role("button", name="See what they see").click()
+    expect(page.locator("#banner")).to_contain_text("You see what sam sees.")
+    expect(page.get_by_text("This server offers none.")).to_be_visible()
+    page.get_by_role("button", name="See as yourself").click()
+    expect(page.get_by_role("option").first).to_be_visible()
+
+
+START = """
+import asyncio, sys
+from portico import Client
+
+async def main():
+    async with Client(sys.argv[1]) as client:
+        for arguments in ({"topic": "bees", "chapters": 2}, {"topic": "ants", "chapters": 1000}):
+            await client.start_task("make_report", arguments)
+
+asyncio.run(main())
+"""
+
+
+def test_tasks_say_how_far_they_are_and_are_cancelled(visit: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    reports = serve("serve", str(ROOT / "examples" / "reports.py"), "--transport", "http", "--port", "0")
+    one = visit(reports)
+    page = one.page
+    reports.python("-c", START, f"{reports.origin}/mcp")
+    page.get_by_role("link", name="Running tasks").click()
+    expect(page.get_by_role("article").filter(has_text="completed")).to_contain_text("make_report")
+    running = page.get_by_role("article").filter(has_text="running")
+    expect(running).to_contain_text("More about ants")
+    running.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("dialog").get_by_role("tree", name="Steps")).to_contain_text("chapter 1")
+    page.keyboard.press("Escape")
+    running.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("article").filter(has_text="cancelled")).to_be_visible()
+    assert not one.wrong, one.wrong

@@ -1,0 +1,96 @@
+"""What a run leaves in the store, on both engines. Source: the issue on code mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from portico.services.code import holders
+from portico.services.code.journal import Journal, RunStore, keep_output, kept_output
+from portico.services.code.saved import SavedScript, SavedScripts
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
+    url = str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = RunStore(url)
+    yield store
+    await store.close()
+
+
+async def test_a_journal_gives_back_what_was_put_into_it(store: RunStore) -> None:
+    journal = Journal(store, "ann", "script")
+    journal.record(1, "look", "a", 1.5, '{"value":"\\u0000 \\ud83d\\ude00"}')
+    await journal.begin(2, "write", "b")
+    await journal.begin(3, "write", "c")
+    journal.record(3, "write", "c", 2.5, '{"value":null}')
+    journal.approve(["write"])
+    await journal.save("paused")
+    await journal.rest()
+    again = Journal(store, "ann", "script", journal.id)
+    assert await again.load()
+    await again.rest()
+    assert (again.seed, again.begun_at, again.approved) == (journal.seed, journal.begun_at, {"write"})
+    assert [(one.n, one.place) for one in again.entries.values()] == [(1, 1), (2, None), (3, 2)]
+    assert [one.outcome for one in again.places] == ['{"value":"\\u0000 \\ud83d\\ude00"}', '{"value":null}']
+    again.take_back(2)
+    await again.save("paused")
+    await again.rest()
+    assert 2 not in (await _loaded(store, journal.id)).entries
+    await again.finish()
+    assert not await Journal(store, "ann", "script", journal.id).load()
+
+
+async def _loaded(store: RunStore, id: str) -> Journal:
+    journal = Journal(store, "ann", "script", id)
+    assert await journal.load()
+    await journal.rest()
+    await journal.save("paused")
+    await journal.rest()
+    return journal
+
+
+async def test_a_journal_is_not_anothers(store: RunStore) -> None:
+    journal = Journal(store, "ann", "script")
+    await journal.save("paused")
+    await journal.rest()
+    assert not await Journal(store, "eve", "script", journal.id).load()
+    assert not await Journal(store, "ann", "other", journal.id).load()
+
+
+async def test_only_a_dead_process_leaves_its_run_behind(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(store, "ann", "script")
+    await journal.save()
+    await journal.rest()
+    assert await Journal.left_behind(store, "ann", "script") is None
+    monkeypatch.setattr(holders, "is_alive", lambda holder, until: False)
+    assert await Journal.left_behind(store, "eve", "script") is None
+    found = await Journal.left_behind(store, "ann", "script")
+    assert found is not None and found.id == journal.id and found.resumed
+    await found.rest()
+
+
+def test_a_process_is_known_by_when_it_began() -> None:
+    machine, pid, begun = holders.own().split(" ")
+    assert holders.is_alive(holders.own(), 0.0)
+    assert not holders.is_alive(f"{machine} {pid} 1", 0.0)
+    assert holders.is_alive(f"elsewhere {pid} {begun}", 1e12)
+    assert not holders.is_alive(f"elsewhere {pid} {begun}", 0.0)
+
+
+async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> None:
+    id = await keep_output(store, "ann", "text/plain", "a\x00b")
+    assert await kept_output(store, "ann", id) == ("text/plain", "a\x00b")
+    assert await kept_output(store, "eve", id) is None
+    scripts = SavedScripts(store)
+    await scripts.save("ann", SavedScript("report", "One.", "1", {"look": "x"}, 0.0))
+    await scripts.save("ann", SavedScript("report", "Two.", "2", {}, 0.0))
+    assert [(one.name, one.code) for one in await scripts.all("ann")] == [("report", "2")]
+    assert await scripts.all("eve") == []
+    assert not await scripts.forget("eve", "report")
+    assert await scripts.forget("ann", "report")
