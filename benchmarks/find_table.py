@@ -36,6 +36,7 @@ QUALITY = (
     Question("question", "the same by find_tools", "", True),
     Question("bm25_steps", "plain BM25: tools at 5 over the steps", "", True),
     Question("steps", "the same by find_tools", "", True),
+    Question("at_once", "the same by find_tools with all steps in one call", "", True),
 )
 SPEED = (
     Question("query_500", "CPU of a query among 500 tools", "ms"),
@@ -122,7 +123,13 @@ def quality(path: Path) -> dict[str, float]:
     tasks = bench.half(1)
     plain = tool_search.recall(tasks, bench.tools, tool_search.plain(bench.tools))
     ours = tool_search.recall(tasks, bench.tools, tool_search.ours(bench.tools))
-    return {"bm25_question": plain[0], "bm25_steps": plain[1], "question": ours[0], "steps": ours[1]}
+    return {
+        "bm25_question": plain[0],
+        "bm25_steps": plain[1],
+        "question": ours[0],
+        "steps": ours[1],
+        "at_once": ours[2],
+    }
 
 
 def measure(size: Size) -> Table:

@@ -5,8 +5,9 @@
 
 Each task says in words what is wanted, which steps people took, and which tools they used. `question` is the share of
 those tools among the first ten that are found with the words of the task as one query; `steps` is the share that is
-among the first five of at least one step. Weights were chosen on the tasks with an even index alone, so those with an
-odd one are the judges. The data is theirs and is not part of this repository.
+among the first five of at least one step, each searched for by itself; `at once` is the same where all steps are the
+queries of one call, to which `find_tools` gives five others for each. Weights were chosen on the tasks with an even
+index alone, so those with an odd one are the judges. The data is theirs and is not part of this repository.
 """
 
 from __future__ import annotations
@@ -76,21 +77,37 @@ def _items(text: str) -> list[str]:
     return list(dict.fromkeys(one for one in found if one))
 
 
-def recall(tasks: Sequence[Task], tools: Sequence[ToolWords], search: Search) -> tuple[float, float]:
-    """The mean over the tasks: of the question at 10, of the steps at 5."""
-    questions, steps = [], []
+def recall(tasks: Sequence[Task], tools: Sequence[ToolWords], search: Search) -> tuple[float, float, float]:
+    """The mean over the tasks: of the question at 10, of the steps at 5, of the steps in one call."""
+    questions, steps, calls = [], [], []
     for task in tasks:
         wanted = set(task.tools)
         first = {tools[at].name for at in search(task.question, 10)}
         any_step = {tools[at].name for step in task.steps for at in search(step, 5)}
+        one_call = {tools[at].name for found in together(search, task.steps, 5) for at in found}
         questions.append(len(wanted & first) / len(wanted))
         steps.append(len(wanted & any_step) / len(wanted))
-    return sum(questions) / len(questions), sum(steps) / len(steps)
+        calls.append(len(wanted & one_call) / len(wanted))
+    return sum(questions) / len(tasks), sum(steps) / len(tasks), sum(calls) / len(tasks)
 
 
-def ours(tools: Sequence[ToolWords]) -> Search:
-    index = ToolIndex(tools)
-    return lambda query, most: [at for at, _ in index.search(query, most)]
+class Ours:
+    """As find_tools answers: to one query, or to all steps of a task at once."""
+
+    def __init__(self, tools: Sequence[ToolWords]) -> None:
+        self.index = ToolIndex(tools)
+
+    def __call__(self, query: str, most: int) -> list[int]:
+        return [at for at, _ in self.index.search(query, most)]
+
+
+ours = Ours
+
+
+def together(search: Search, queries: Sequence[str], most: int) -> list[list[int]]:
+    if isinstance(search, Ours):
+        return search.index.search_together(queries, most)
+    return [search(query, most) for query in queries]
 
 
 def plain(tools: Sequence[ToolWords], k1: float = 1.5, b: float = 0.75) -> Search:
@@ -144,15 +161,15 @@ def grown(tools: Sequence[ToolWords], count: int) -> list[ToolWords]:
     return found[:count]
 
 
-def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, str, str, str]]:
-    """For each way of searching: the tasks, R@10 of the question, R@5 of the steps."""
+def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, ...]]:
+    """For each way of searching: the tasks, R@10 of the question, R@5 of the steps, and of the steps in one call."""
     bench = load(path)
     halves = {"even (tuned on)": bench.half(0)} | ({"odd (held out)": bench.half(1)} if held_out else {})
     found = []
     for name, search in (("plain BM25", plain(bench.tools)), ("find_tools", ours(bench.tools))):
         for which, tasks in halves.items():
-            question, steps = recall(tasks, bench.tools, search)
-            found.append((name, f"{which}: {len(tasks)}", f"{question:.3f}", f"{steps:.3f}"))
+            shares = recall(tasks, bench.tools, search)
+            found.append((name, f"{which}: {len(tasks)}", *(f"{share:.3f}" for share in shares)))
     return found
 
 
@@ -161,9 +178,9 @@ def main() -> None:
     parser.add_argument("path", type=Path, help="a checkout of LiveMCPBench")
     parser.add_argument("--held-out", action="store_true", help="the odd tasks too")
     arguments = parser.parse_args()
-    print(f"{'':12} {'tasks':22} {'question R@10':>14} {'steps R@5':>10}")
-    for name, which, question, steps in rows(arguments.path, held_out=arguments.held_out):
-        print(f"{name:12} {which:22} {question:>14} {steps:>10}")
+    print(f"{'':12} {'tasks':22} {'question R@10':>14} {'steps R@5':>10} {'at once':>10}")
+    for name, which, question, steps, once in rows(arguments.path, held_out=arguments.held_out):
+        print(f"{name:12} {which:22} {question:>14} {steps:>10} {once:>10}")
     bench = load(arguments.path)
     queries = [task.question for task in bench.half(0)] + [step for task in bench.half(0) for step in task.steps]
     for count in (len(bench.tools), 10_000):

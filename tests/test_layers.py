@@ -22,6 +22,7 @@ FLOORS = {
     "screening": 1,
     "store": 1,
     "auth": 2,
+    "telemetry": 2,
     "legacy": 2,
     "transport": 3,
     "fleet": 3.5,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from portico.rpc.door import failed_result as failed_result, respond as respond
     from portico.rpc.identity import identity_of as identity_of
+    from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
     from portico.server.asking.rounds import rounds_of as rounds_of
     from portico.server.calling.completion import Completer as Completer
@@ -145,6 +146,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "portico.rpc.door": ("failed_result", "respond"),
     "portico.rpc.identity": ("identity_of",),
+    "portico.telemetry.request_log": ("log_requests",),
     "portico.server.asking.context": ("Elicitation", "Sample"),
     "portico.server.asking.rounds": ("rounds_of",),
     "portico.server.calling.completion": ("Completer",),

@@ -275,7 +275,7 @@ def test_a_level_of_the_log_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_port_that_is_none_is_an_error(tmp_path: Path, port: str) -> None:
     done = run("serve", "--transport", "http", f"--port={port}", cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "a port is at most 65535" in done.stderr or "expected a number" in done.stderr
+    assert "a port is 1 to 65535" in done.stderr
     with pytest.raises(portico.UsageError, match="0 to 65535"):
         portico.Server("s").run("http", port=80000)
 

@@ -61,14 +61,13 @@ class ServedConsole:
 
     def portico(self, *command: str) -> str:
         """What another client of the same server says, on the command line."""
+        return self.python("-m", "portico", *command)
+
+    def python(self, *command: str) -> str:
         done = subprocess.run(
-            [*PORTICO, *command],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=True,
+            [sys.executable, *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
         )
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def stop(self) -> None:

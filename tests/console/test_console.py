@@ -182,10 +182,11 @@ async def test_what_goes_wrong_is_an_outcome() -> None:
 
 async def test_the_wire_shows_round_trips_and_can_be_taken_along() -> None:
     async with asking(Console(busy())) as ask:
-        await ask("call_tool", target="self", name="count", arguments={"to": 1})
+        done = await ask("call_tool", target="self", name="count", arguments={"to": 1})
         found = (await ask("wire", find="tools/call"))["messages"]
         request = found[-1]
         assert request["method"] == "tools/call" and request["name"] == "count" and request["way"] == "sent"
+        assert request["trip"] in done["trips"]
         trip = [one for one in (await ask("wire"))["messages"] if one["trip"] == request["trip"]]
         assert [one["kind"] for one in trip] == ["request", "notification", "response"]
         assert trip[-1]["seconds"] >= 0 and (await ask("wire_message", id=request["id"]))["text"] == request["text"]
@@ -304,19 +305,27 @@ async def test_a_page_is_told_of_changes_and_of_the_clients_while_it_watches() -
 
 
 async def test_the_upstreams_of_a_gateway_are_seen_and_what_is_said_to_them() -> None:
-    gateway = Gateway()
-    gateway.add("busy", [sys.executable, EXAMPLE])
-    async with asking(Console(gateway)) as ask:
-        await gateway.settle(20)
-        assert "upstreams" in (await ask("about"))["parts"]
-        watching = asyncio.create_task(ask("watch", topics=["wire", "upstreams"]))
-        assert (await ask.until("upstreams"))["upstreams"][0]["alias"] == "busy"
-        tool = (await ask("list_items", target="self", kind="tools"))["items"][0]
-        given = dict.fromkeys(tool["inputSchema"].get("required", []), "x")
-        await ask("call_tool", target="self", name=tool["name"], arguments=given)
-        hops = {one["hop"] for one in (await ask("wire"))["messages"] if one["method"] == "tools/call"}
-        assert hops == {"target", "upstream"}
-        watching.cancel()
+    async with served(busy(), token="s3cret") as url:
+        gateway = Gateway()
+        gateway.add("child", [sys.executable, EXAMPLE])
+        gateway.add("busy", {"url": url, "headers": {"Authorization": "Bearer s3cret"}})
+        async with asking(Console(gateway)) as ask:
+            await gateway.settle(20)
+            assert "upstreams" in (await ask("about"))["parts"]
+            watching = asyncio.create_task(ask("watch", topics=["wire", "upstreams"]))
+            seen = (await ask.until("upstreams"))["upstreams"]
+            assert [(one["alias"], one["state"]) for one in seen] == [("child", "ok"), ("busy", "ok")]
+            names = [item["name"] for item in (await ask("list_items", target="self", kind="tools"))["items"]]
+            count = next(name for name in names if "count" in name)
+            assert (await ask("call_tool", target="self", name=count, arguments={"to": 1}))["ok"]
+            calls = [one for one in (await ask("wire"))["messages"] if one["method"] == "tools/call"]
+            assert [one["hop"] for one in calls] == ["target", "upstream"]
+            sent = {name.lower(): value for name, value in calls[1]["http"]["headers"]}
+            assert sent["mcp-name"] == "count" and sent["authorization"] == "•••"
+            connection = next(one for alias, one in gateway.connections() if alias == "busy")
+            assert "_exchange" in vars(connection.link.pool)  # type: ignore[attr-defined]
+            watching.cancel()
+            await until(lambda: "_exchange" not in vars(connection.link.pool))  # type: ignore[attr-defined]
 
 
 async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> None:
@@ -429,8 +438,11 @@ async def test_tasks_are_shown_cancelled_and_tried_again(tmp_path: Path) -> None
     async with asking(Console(server)) as ask:
         assert "jobs" in (await ask("about"))["parts"]
         async with Client(server) as client:
+            watching = asyncio.create_task(ask("watch", topics=["jobs"]))
+            await ask.until("jobs")
             task = await client.start_task("work")
-            await until(lambda: True)
+            await until(lambda: len(ask.topic("jobs")) > 1)
+            watching.cancel()
             [job] = (await ask("jobs"))["jobs"]
             assert job["id"] == task.id and job["tool"] == "work" and "arguments" not in job
             assert await ask("cancel_job", id=task.id) == {"changed": True}

@@ -94,3 +94,33 @@ def test_who_may_is_explained_and_seen(seen: Any) -> None:
     expect(page.get_by_text("This server offers none.")).to_be_visible()
     page.get_by_role("button", name="See as yourself").click()
     expect(page.get_by_role("option").first).to_be_visible()
+
+
+START = """
+import asyncio, sys
+from portico import Client
+
+async def main():
+    async with Client(sys.argv[1]) as client:
+        for arguments in ({"topic": "bees", "chapters": 2}, {"topic": "ants", "chapters": 1000}):
+            await client.start_task("make_report", arguments)
+
+asyncio.run(main())
+"""
+
+
+def test_tasks_say_how_far_they_are_and_are_cancelled(visit: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    reports = serve("serve", str(ROOT / "examples" / "reports.py"), "--transport", "http", "--port", "0")
+    one = visit(reports)
+    page = one.page
+    reports.python("-c", START, f"{reports.origin}/mcp")
+    page.get_by_role("link", name="Running tasks").click()
+    expect(page.get_by_role("article").filter(has_text="completed")).to_contain_text("make_report")
+    running = page.get_by_role("article").filter(has_text="running")
+    expect(running).to_contain_text("More about ants")
+    running.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("dialog").get_by_role("tree", name="Steps")).to_contain_text("chapter 1")
+    page.keyboard.press("Escape")
+    running.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("article").filter(has_text="cancelled")).to_be_visible()
+    assert not one.wrong, one.wrong

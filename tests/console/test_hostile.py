@@ -5,13 +5,21 @@ Nothing of it may run, ask another host, leave the page, or break it (tests/cons
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+
+from http_threads import running
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hostile import STRINGS
 
 SERVER = str(Path(__file__).parent / "hostile.py")
 
@@ -129,6 +137,42 @@ def test_messages_on_the_wire(shown: Any) -> None:
     expect(trips.first).to_be_visible()
     for at in range(min(6, trips.count())):
         trips.nth(at).click()
+
+
+class Deceiver(BaseHTTPRequestHandler):
+    """Refuses with a challenge, and describes itself in the same sixty strings."""
+
+    def do_GET(self) -> None:
+        words = {text: text for text in STRINGS}
+        lists = dict.fromkeys(
+            ("authorization_servers", "scopes_supported", "code_challenge_methods_supported"), STRINGS
+        )
+        self._say(200, json.dumps({**words, **lists, "issuer": STRINGS[0], "resource": STRINGS[2]}))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self._say(401, STRINGS[0])
+
+    def _say(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("www-authenticate", f'Bearer resource_metadata="{STRINGS[25]}", error="{STRINGS[3]}"')
+        self.send_header("content-length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_documents_of_a_login(shown: Any) -> None:
+    page = shown.page
+    with HTTPServer(("127.0.0.1", 0), Deceiver) as server, running(server):
+        page.get_by_role("link", name="Login, step by step").click()
+        page.get_by_label("Address of the server").fill(f"http://127.0.0.1:{server.server_port}/mcp")
+        page.get_by_role("button", name="Look").click()
+        expect(page.locator(".steps > li").first).to_be_visible()
+        expect(page.get_by_text("A client cannot find its way")).to_be_visible()
 
 
 def test_memories_work_items_and_contracts_of_somebody_else(shown: Any) -> None:

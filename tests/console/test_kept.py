@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +64,18 @@ def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
     expect(page.get_by_role("list", name="Work items")).to_contain_text("Write the page")
 
 
-def test_contracts_are_weighed_looked_through_and_compared(kept: Any) -> None:
+def test_contracts_are_weighed_looked_through_and_compared(kept: Any, tmp_path: Path) -> None:
     page = kept.page
     page.get_by_role("link", name="Contracts").click()
     expect(page.get_by_text("tokens for a model to know them all")).to_be_visible()
     page.get_by_role("button", name="Look at all tools").click()
     expect(page.get_by_text("nothing to say against them")).to_be_visible()
+    lock = tmp_path / "contracts.lock"
+    kept.console.portico("contracts", "lock", f"{kept.console.origin}/mcp", "--lock", str(lock))
+    page.get_by_label("Lock file").set_input_files(lock)
+    expect(page.get_by_text("patch", exact=True).first).to_be_visible()  # words, at most
+    lock.write_text(
+        lock.read_text(encoding="utf-8").replace('"expected_version"', '"expected_edition"'), encoding="utf-8"
+    )
+    page.get_by_label("Lock file").set_input_files(lock)
+    expect(page.get_by_text("breaking", exact=True).first).to_be_visible()

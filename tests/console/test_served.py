@@ -91,6 +91,8 @@ async def test_with_several_workers_there_is_one_console(serve: Serve, file: str
     assert (await running)["result"]["content"][0]["text"] == "hello Ann"
     workers = (await ask(page, "workers"))["workers"]
     assert len(workers) == 2 and all(one["state"] == "serving" for one in workers)
+    assert (await page.ask("POST", "/console/logout", {}, page.proof)).status == 204
+    assert {(await page.call("about")).status for _ in range(5)} == {401}
 
 
 async def test_a_new_link_is_had_by_the_one_who_serves(serve: Serve, file: str, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ async def served() -> Any:
     await serving
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
     (tmp_path / "one.py").write_text(
         "from portico import Server\nserver = Server('one')\n\n"

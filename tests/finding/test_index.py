@@ -79,3 +79,9 @@ def test_paths_and_addresses_are_the_kind_of_thing_that_they_are() -> None:
 def test_what_is_implied_is_known_by_stems() -> None:
     assert all(word == stem(word) or not word.isalpha() for word in needed()["save"])
     assert {"write", "file"} <= {*needed()[stem("saved")]}
+
+
+def test_what_an_earlier_query_has_found_takes_no_room() -> None:
+    first, second = INDEX.search_together(["write a file", "write text to a file"], 1)
+    assert [TOOLS[at].name for at in first] == ["write_file"]
+    assert [TOOLS[at].name for at in second] == ["write_file", "read_file"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,74 @@ async def test_without_a_store_a_session_may_be_carried_by_its_client(uvicorn: A
         assert not (await client.call_tool("pid")).is_error
 
 
-async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(uvicorn: Any, server_file: Path) -> None:
-    mounted = "__import__('starlette.applications').applications.Starlette(lifespan=tools.lifespan)"
-    made = f"tools = server.asgi(); app = {mounted}; app.mount('/tools', tools)"
-    for lifespan, warned in (("tools.lifespan", False), ("None", True)):
-        fleet, port = await uvicorn(made=f"None; {made.replace('tools.lifespan', lifespan)}")
-        one = await Line.to(port)
-        assert (await one.get("/tools/health")).status == 200
+OTHERS = {
+    "granian": "granian --interface asgi --workers 2 --host 127.0.0.1 --port {port} served:app",
+    "hypercorn": "hypercorn --workers 2 --bind 127.0.0.1:{port} served:app",
+    "gunicorn": "gunicorn --workers 2 --worker-class uvicorn_worker.UvicornWorker --bind 127.0.0.1:{port} served:app",
+}
+
+
+@pytest.mark.parametrize("server", OTHERS)
+async def test_sessions_find_their_worker_in_other_servers(
+    start: Any, server_file: Path, tmp_path: Path, server: str
+) -> None:
+    pytest.importorskip(server)
+    folder = application(server_file)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = {"PYTHONPATH": str(folder), "PORTICO_STORE": str(tmp_path / "store.db"), "TMPDIR": str(tmp_path)}
+    words = OTHERS[server].format(port=port).split()
+    fleet = await start("-m", *words, cwd=folder, env=env, ready=False)
+    answering: set[int] = set()
+
+    async def both_answer() -> bool:
+        try:
+            one = await Line.to(port)
+        except OSError:
+            return False
+        answering.add((await one.call("pid")).value)
         await one.close()
-        await fleet.end()
-        assert any("does not start it" in text for text in fleet.log) is warned
+        return len(answering) == 2
+
+    await fleet.until(both_answer)
+    sessions = [await Session(port).begin() for _ in range(6)]
+    for session in sessions:
+        answers = [await session.call("pid") for _ in range(6)]
+        assert [one.status for one in answers] == [200] * 6
+        assert len({one.value for one in answers}) == 1
+    stream = await Line.to(port)
+    await stream.send("GET", **sessions[0].fields)
+    assert (await stream.head())[0] == 200
+    assert await fleet.end() == 0
+    await stream.close()
+
+
+RECIPE = """None
+from {module} import {name}
+
+tools = server.asgi()
+app = {name}(lifespan={lifespan})
+app.mount("/tools", tools)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "lifespan", "warned"),
+    [
+        ("fastapi", "FastAPI", "tools.lifespan", False),
+        ("starlette.applications", "Starlette", "tools.lifespan", False),
+        ("starlette.applications", "Starlette", "None", True),
+    ],
+)
+async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(
+    uvicorn: Any, module: str, name: str, lifespan: str, warned: bool
+) -> None:
+    fleet, port = await uvicorn(made=RECIPE.format(module=module, name=name, lifespan=lifespan))
+    one = await Line.to(port)
+    assert (await one.get("/tools/health")).status == 200
+    await one.close()
+    async with Client(f"http://127.0.0.1:{port}/tools/mcp", revision="2025-11-25") as client:
+        assert not (await client.call_tool("pid")).is_error
+    await fleet.end()
+    assert any("does not start it" in text for text in fleet.log) is warned

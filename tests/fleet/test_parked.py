@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 from collections import Counter
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleets import Line
+from portico import Client
 
 UPSTREAM = """
 import os
@@ -88,3 +91,24 @@ async def test_what_a_worker_kept_that_is_gone_is_said_to_be_over(gateway: Any) 
     assert len(answered) == (len(counted.read_text().split()) if counted.exists() else 0)
     # They can be made anew.
     assert (await go_on(fleet.port, await ask(fleet.port, "anew"))).value == "Hello, anew!"
+
+
+async def test_a_task_of_the_gateway_is_found_by_every_worker(gateway: Any) -> None:
+    fleet, counted = gateway
+    clients = []
+    async with AsyncExitStack() as stack:
+        for number in range(6):
+            answer = partial(say, f"client {number}")
+            clients.append(await stack.enter_async_context(Client(fleet.url, elicitation_handler=answer)))
+        task = await clients[0].start_task("one_greet", {"word": "task"})
+        seen = [client.task(task.id, "one_greet") for client in clients]
+        for one in seen:
+            await one.refresh()
+            assert one.status in ("working", "input_required")
+        assert (await seen[-1].result()).text == "Hello, client 5!"
+        assert {(await one.result()).text for one in seen} == {"Hello, client 5!"}
+    assert counted.read_text().split() == ["task"]
+
+
+async def say(name: str, *_: Any) -> dict[str, Any]:
+    return {"name": name}

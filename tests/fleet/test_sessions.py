@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleets import Line, Session
+from fleets import Line, Session, certificate
 from portico import Client
 
 
@@ -165,3 +166,28 @@ async def test_a_deploy_closes_no_connection(serve: Any) -> None:
     assert not any("connection" in one.fields for one in answers)
     for one in lines:
         await one.close()
+
+
+@pytest.mark.parametrize("place", ["tls", "unix"])
+async def test_a_session_is_found_by_tls_and_by_a_path(serve: Any, tmp_path: Path, place: str) -> None:
+    """By TLS a connection cannot be handed over, so requests are sent on."""
+    both = await asyncio.to_thread(certificate, tmp_path)
+    how = ("--certificate", both) if place == "tls" else ("--unix", tmp_path / "s")
+    fleet = await serve("--workers", "2", *how, env={"TMPDIR": str(tmp_path)})
+    context = ssl.create_default_context(cafile=both)
+
+    async def connected() -> Line:
+        if place == "unix":
+            return Line(*await asyncio.open_unix_connection(tmp_path / "s"))
+        return await Line.to(fleet.port, ssl=context, server_hostname="localhost")
+
+    first = await connected()
+    session = await Session(0).begin(line=first)
+    owner = (await session.call("pid", first)).value
+    lines = [await connected() for _ in range(10)]
+    # Requests of no session say whose the connections are.
+    assert len({(await one.call("pid")).value for one in lines}) == 2 or place == "unix"
+    assert {(await session.call("pid", one)).value for one in lines} == {owner}
+    for one in (first, *lines):
+        await one.close()
+    assert await fleet.end() == 0

@@ -25,6 +25,7 @@ from portico.cli.printer import Printer
 from portico.cli.questions import TerminalQuestions, can_ask
 from portico.client.client import Client
 from portico.client.inputs import MODES
+from portico.transport import modules
 from portico.wire.errors import Error, MissingCapability, ProtocolError, UsageError
 from portico.wire.notices import MessageParams
 from portico.wire.revisions import MODERN
@@ -40,8 +41,9 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 def run_with_client(arguments: argparse.Namespace, work: Work) -> int:
     """The exit status of the work. Errors are raised."""
-    # A server in this process logs the tracebacks of its tools; they are shown only with --verbose.
-    set_log_level("info" if arguments.verbose else "critical")
+    # A server in this process logs the tracebacks of its tools, which are of the user's own file.
+    here = isinstance(arguments.target, str) and modules.is_named(arguments.target)
+    set_log_level("info" if arguments.verbose else "error" if here else "critical")
     printer = Printer(arguments.output)
     # Such a server may also print, which must not mix with the output of the command.
     with redirect_stdout(sys.stderr):

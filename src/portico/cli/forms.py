@@ -156,10 +156,10 @@ def _count(text: str) -> int:
 
 
 def _port(text: str) -> int:
-    number = _count(text)
-    if number > 65535:
-        raise argparse.ArgumentTypeError(f"a port is at most 65535, not {text}")
-    return number
+    """0 is any that is free."""
+    if not text.isdecimal() or int(text[:9]) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, or 0 for any that is free: not {text!r}")
+    return int(text)
 
 
 def _workers(text: str) -> int | str:
@@ -190,6 +190,19 @@ _SEEING = (
 _OUTPUT = flag("--output", choices=("table", "text", "json"), help="default: table on a terminal, json elsewhere")
 _JSON = flag("--json", action="store_const", const="json", dest="output", help="the same as --output json")
 _SHORT_OUTPUT = flag("-o", *_OUTPUT.names, **_OUTPUT.options)
+_LOGGING = (
+    flag(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning, error or critical (default: LOG_LEVEL, or warning); info: a line for each request",
+    ),
+    flag(
+        "--log-format",
+        choices=("text", "json"),
+        help="a line for each request, in this form; so is all that is logged (default: text, with lines for requests "
+        "over HTTP on a terminal)",
+    ),
+)
 _SAVE = flag("--save", metavar="DIR", help="write images, sound and other binary data into files there")
 _STORE = (
     flag(
@@ -255,6 +268,7 @@ FORMS: dict[str, CommandForm] = {
                     "auto: search, if there are many",
                 ),
             ),
+            "what is logged": _LOGGING,
             "the built-in services": (
                 flag("--services", metavar="NAMES", help="which ones, separated by commas"),
                 flag(

@@ -5,17 +5,39 @@ from __future__ import annotations
 import logging
 import os
 
+from portico._lazy import load_module
 from portico.wire.errors import UsageError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 # What others call them.
 _ALIASES = {"trace": "debug", "warn": "warning", "fatal": "critical"}
+_PLAIN = "%(levelname)s %(name)s: %(message)s"
 
 
-def set_log_level(default: str) -> None:
-    """Log at LOG_LEVEL of the environment, or else at this level; an empty one is none."""
-    said = os.environ.get("LOG_LEVEL", "").strip() or default
+def set_log_level(default: str, *, level: str | None = None, form: str | None = None, requests: bool = False) -> None:
+    """Log at `level`, or else at LOG_LEVEL of the environment, or else at the default; an empty one is none.
+
+    There is a line for each request where `form` or the level asks for that, or with `requests`, if no level is said.
+    """
+    said = (level or "").strip() or os.environ.get("LOG_LEVEL", "").strip()
+    chosen = _known(said or default, "--log-level" if (level or "").strip() else "LOG_LEVEL")
+    logging.basicConfig(level=chosen.upper(), format=_PLAIN)
+    wanted = chosen in ("debug", "info") if said else requests
+    if wanted or form is not None:
+        _log_requests(form or "text")
+
+
+def _known(said: str, where: str) -> str:
     level = _ALIASES.get(said.lower(), said.lower())
     if level not in LEVELS:
-        raise UsageError(f"LOG_LEVEL is {said!r}, but must be one of {', '.join(LEVELS)}")
-    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        raise UsageError(f"{where} is {said!r}, but must be one of {', '.join(LEVELS)}")
+    return level
+
+
+def _log_requests(form: str) -> None:
+    formats = load_module("portico.telemetry.logging_formats")
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formats.formatter(form))
+    log = load_module("portico.telemetry.request_log")
+    log.log.setLevel(logging.INFO)
+    log.log_requests()

@@ -26,7 +26,9 @@ from portico.wire.errors import UsageError
 
 def run(words: list[str]) -> None:
     arguments = complete_serving(parser_for("serve").parse_args(words))
-    set_log_level("warning")
+    # A person who serves over HTTP wants to see that clients come; on stdio the lines would be in a client's log.
+    shown = arguments.transport == "http" and sys.stderr is not None and sys.stderr.isatty()
+    set_log_level("warning", level=arguments.log_level, form=arguments.log_format, requests=shown)
     if arguments.target is None:
         server, serving = _built_in(arguments)
         server.faces = _lean(server, arguments, serving)

@@ -139,7 +139,9 @@ class Console:
         if protection is not None and isinstance(protection.guard, AccessRules):
             self.add_part("policy", PolicyService(subject, protection.guard))
         if subject.tasks is not None:
-            self.add_part("jobs", JobsService(subject))
+            tasks = JobsService(subject)
+            self.add_part("jobs", tasks)
+            self.watching.topics["jobs"] = Changing(tasks.listeners, dict)
 
     def add_part(self, name: str, service: Any) -> None:
         """More that can be looked at."""

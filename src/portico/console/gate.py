@@ -101,7 +101,8 @@ class ConsoleGate:
         self._secret = secret
         # Whether something is used for the first time, in all processes.
         self._spend = spend
-        self._left: dict[str, float] = {}
+        # The keys of those who have left, until their sessions would have ended.
+        self._left: dict[bytes, float] = {}
 
     # Links
 
@@ -139,9 +140,13 @@ class ConsoleGate:
         return self.refuse_visit(request) or _refuse_foreign(request) or _refuse_kind(request)
 
     def refuse_call(self, request: Request) -> Answer | None:
-        refused = self.refuse_post(request)
-        if refused is not None:
-            return refused
+        return self.refuse_post(request) or self.refuse_unknown(request)
+
+    def refuse_unknown(self, request: Request) -> Answer | None:
+        """The part of it that is about who, and not about from where."""
+        if request.hops:
+            # Another process has looked at the cookie, which it keeps to itself; who has left is known here.
+            return self._unknown() if request.headers.get(KEY_HEADER, b"") in self._left else None
         visitor = self.visitor(request)
         if visitor is None:
             return self._unknown()
@@ -155,8 +160,7 @@ class ConsoleGate:
 
     def visitor(self, request: Request) -> PageVisitor | None:
         """Whose browser a request comes from, if both the cookie and the key are good."""
-        name = _cookie_name(request)
-        found = dict(_COOKIE.findall(request.headers.get(b"cookie", b""))).get(name)
+        found = dict(_COOKIE.findall(request.headers.get(b"cookie", b""))).get(_cookie_name(request))
         if found is None or b"cookie" in request.headers.repeated:
             return None
         text = self._verified("cookie", found.decode("latin-1"))
@@ -166,7 +170,7 @@ class ConsoleGate:
         key = request.headers.get(KEY_HEADER, b"")
         if not hmac.compare_digest(key, self._signature("key", visitor.id).encode()) or visitor.until <= time.time():
             return None
-        return None if visitor.id in self._left else visitor
+        return None if key in self._left else visitor
 
     # Signing in and out
 
@@ -211,11 +215,12 @@ class ConsoleGate:
         expires = float(text.rpartition(".")[2])
         return expires > time.time() and await self._spend(f"console {text}", expires)
 
-    async def logout(self, request: Request) -> Answer:
-        visitor = self.visitor(request)
-        if visitor is not None:
-            now = time.time()
-            self._left = {id: until for id, until in self._left.items() if until > now} | {visitor.id: visitor.until}
+    def logout(self, request: Request) -> Answer:
+        """From now on this browser is unknown."""
+        now = time.time()
+        if request.hops or self.visitor(request) is not None:
+            kept = {key: until for key, until in self._left.items() if until > now}
+            self._left = {**kept, request.headers.get(KEY_HEADER, b""): now + SESSION_SECONDS}
         gone = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
         return Answer(204, ((b"set-cookie", gone), (b"cache-control", b"no-store"), *SAFE))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,6 +150,24 @@ class JobsService(Service):
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
+        # Told when a task is new, or has changed.
+        self.listeners: list[Callable[[], None]] = []
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        following = asyncio.get_running_loop().create_task(self._follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+    async def _follow(self) -> None:
+        database = await self._database()
+        async with database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
+            async for _ in changes:
+                for told in self.listeners:
+                    told()
 
     async def _database(self) -> Database:
         assert self._server.tasks is not None

@@ -43,6 +43,8 @@ class RunOutcome(Struct, kw_only=True):
     error: RunFailure | None = None
     seconds: float
     rounds: int
+    # On the wire.
+    trips: list[str] = []
 
 
 class PageRun:

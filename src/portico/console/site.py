@@ -57,7 +57,7 @@ class ConsoleSite:
         pages = [
             PageRoute("GET", PATH, files.file, prefix=True, judge=visit),
             PageRoute("POST", "/console/login", self.gate.login, judge=post),
-            PageRoute("POST", "/console/logout", self.gate.logout, judge=post),
+            PageRoute("POST", "/console/logout", judge=post, streamed=self._sign_out),
             PageRoute("POST", ENDPOINT, judge=self.gate.refuse_call, streamed=self._answer),
         ]
         if taken(ROOT):
@@ -79,18 +79,28 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # A head that was let in before is not judged again by its connection; but who has left is out. What another
-        # process has sent on was judged there.
-        refused = None if request.hops else self.gate.refuse_call(request)
+        # A head that was let in before is not judged again by its connection; but who has left is out, and only one
+        # process knows. From where it came was judged by the one that has sent it on.
+        refused = self.gate.refuse_unknown(request) if request.hops else self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)
             return
         # The page is of our own origin: no other one hears an answer, nor takes it for something else.
         request.cors = APART
         # What a page looks at is in one process: what is open, what was asked, what was said.
+        self._by_first(request, writer, partial(self._answer_here, request, writer))
+
+    def _by_first(self, request: Request, writer: ResponseWriter, here: Callable[[], None]) -> None:
+        """Have one and the same process see to a request."""
         others = None if self._exchange is None else self._exchange.elsewhere
-        if others is None or not others.send_to_first(request, writer, partial(self._answer_here, request, writer)):
-            self._answer_here(request, writer)
+        if others is None or not others.send_to_first(request, writer, here):
+            here()
+
+    def _sign_out(self, request: Request, writer: ResponseWriter) -> None:
+        if not request.hops and self.gate.visitor(request) is None:
+            writer.answer(self.gate.logout(request))
+        else:
+            self._by_first(request, writer, lambda: writer.answer(self.gate.logout(request)))
 
     def _answer_here(self, request: Request, writer: ResponseWriter) -> None:
         if self._endpoint is not None:

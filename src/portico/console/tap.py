@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from portico.console.wirelog import WireLog, http_part
+from portico.console.wirelog import Hop, WireLog, WireMessage, http_part
 from portico.gateway.gateway import Gateway
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
@@ -42,21 +42,39 @@ class Ration:
         return False
 
 
+class PoolNotes:
+    """Notes the HTTP around the messages of one peer."""
+
+    def __init__(self, wire: WireLog, hop: Hop, peer: str) -> None:
+        self._wire, self._hop, self._peer = wire, hop, peer
+
+    def asked(self, request: bytes) -> WireMessage | None:
+        """The message that a request carries, if it was noted, or the request itself, if it carries none."""
+        head, _, body = request.partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = (*line.split(" "), "", "")[:3]
+        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
+        http = http_part(pairs, method, path)
+        if not body:
+            return self._wire.add(self._hop, self._peer, "sent", b"", http=http)
+        return self._wire.sent_by(self._peer, http, body)
+
+    def answered(self, asked: WireMessage | None, response: Response) -> None:
+        if asked is not None:
+            self._wire.answered(asked, response.status, http_part(response.headers.items()))
+
+
 class TappedPool(Pool):
     """The connections of a target, whose requests and responses are noted."""
 
     def __init__(self, wire: WireLog, peer: str, context: ssl.SSLContext | None = None) -> None:
         super().__init__(context)
-        self._wire, self._peer = wire, peer
+        self._notes = PoolNotes(wire, "target", peer)
 
     async def _exchange(self, location: Location, proxy: Location | None, request: bytes) -> Response:
-        head, _, body = request.partition(b"\r\n\r\n")
-        line, *lines = head.decode("latin-1").split("\r\n")
-        method, path, _ = (*line.split(" "), "", "")[:3]
-        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
-        asked = self._wire.sent_by("target", self._peer, http_part(pairs, method, path), body)
+        asked = self._notes.asked(request)
         response = await super()._exchange(location, proxy, request)
-        self._wire.answered(asked, response.status, http_part(response.headers.items()))
+        self._notes.answered(asked, response)
         return response
 
 
@@ -105,6 +123,7 @@ class UpstreamTap:
         self._ration = Ration(wire, 4 * MOST_A_SECOND)
         self._watching = 0
         self._tapped: dict[int, Upstream] = {}
+        self._pools: dict[int, Any] = {}
 
     def attach(self) -> None:
         self._watching += 1
@@ -116,6 +135,11 @@ class UpstreamTap:
             if id(connection) not in self._tapped:
                 self._tapped[id(connection)] = connection
                 connection.set_trace(partial(self._note, alias))
+            # A connection that was made anew has others.
+            pool = getattr(connection.link, "pool", None) if connection.is_open else None
+            if pool is not None and id(pool) not in self._pools:
+                self._pools[id(pool)] = pool
+                pool._exchange = partial(_noted_exchange, PoolNotes(self._wire, "upstream", alias), pool._exchange)
 
     def _note(self, alias: str, way: str, data: bytes) -> None:
         if self._ration.take():
@@ -126,7 +150,17 @@ class UpstreamTap:
         if not self._watching:
             for connection in self._tapped.values():
                 connection.set_trace(None)
+            for pool in self._pools.values():
+                del pool._exchange
             self._tapped.clear()
+            self._pools.clear()
+
+
+async def _noted_exchange(notes: PoolNotes, plain: Any, location: Any, proxy: Any, request: bytes) -> Response:
+    asked = notes.asked(request)
+    response: Response = await plain(location, proxy, request)
+    notes.answered(asked, response)
+    return response
 
 
 class _Noting:

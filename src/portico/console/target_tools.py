@@ -246,13 +246,16 @@ class OpeningService(Service):
         revision: str | None = None,
         headers: dict[str, str] | None = None,
         token: str | None = None,
+        oauth: bool = False,
     ) -> ToolResult:
-        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json."""
+        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json. `oauth`: log in with a
+        browser of this machine, if the server wants that."""
         spec, kind = target.strip(), kind_of(target)
         options: dict[str, Any] = {}
         if kind == "url":
-            options = {"headers": headers, "auth": token or (self._auth_for(spec) if self._auth_for else None)}
-        elif headers or token:
+            found_token = self._auth_for(spec) if self._auth_for is not None else None
+            options = {"headers": headers, "auth": token or ("oauth" if oauth else found_token)}
+        elif headers or token or oauth:
             raise ToolError("headers and a token are for servers at a URL; this one is not")
         found = self._targets.add(spec, spec, kind, **options)
         try:

@@ -283,8 +283,12 @@ class ConsoleTarget:
         """`client`: in place of our own, for who asks with the eyes of another principal."""
         client = client or self.ready()
         run = self.runs[id] = PageRun(id, emit, progress)
+        before = self._wire.last
         try:
-            return await carry_out(client, run, method, params, seconds)
+            outcome = await carry_out(client, run, method, params, seconds)
+            said = self._wire.find(before, peer=self.state.id)
+            outcome.trips = [one.trip for one in said if one.kind == "request" and one.method == method]
+            return outcome
         finally:
             del self.runs[id]
 

@@ -130,14 +130,14 @@ class WireLog:
         self._keep(message)
         return message
 
-    def sent_by(self, hop: Hop, peer: str, http: HttpPart, body: bytes) -> WireMessage:
-        """The HTTP of a message that was noted just now; or of none."""
+    def sent_by(self, peer: str, http: HttpPart, body: bytes) -> WireMessage | None:
+        """A message that was noted just now gets its HTTP; None if it was not noted."""
         text = body.decode("utf-8", "replace")
         for message in reversed(self._messages):
             if message.peer == peer and message.way == "sent" and message.http is None and message.text == text:
                 message.http = http
                 return message
-        return self.add(hop, peer, "sent", body, http=http)
+        return None
 
     def answered(self, asked: WireMessage, status: int, http: HttpPart) -> None:
         """A response has begun. If it has a message, that is still to come."""

@@ -157,7 +157,8 @@ class SeenTools:
         visible = bytes(view.visible) + bytes(len(self._tools) - len(view.visible))
         if owner is not None:
             visible = bytes(shown and one.owner == owner for shown, one in zip(visible, self._tools, strict=True))
-        return [[self._tools[at] for at, _ in index.search(one, most, visible)] for one in queries]
+        found = index.search_together(list(queries), most, visible)
+        return [[self._tools[at] for at in one] for one in found]
 
     async def _current(self) -> ToolIndex:
         while self._index is None or self._indexed != len(self._tools):

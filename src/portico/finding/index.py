@@ -129,6 +129,21 @@ class ToolIndex:
         best = nlargest(max(most, CANDIDATES), range(self._count), key=scores.__getitem__)
         return self._looked_at_closely(wanted, [(at, scores[at]) for at in best if scores[at] > 0])[:most]
 
+    def search_together(
+        self, queries: Sequence[str], most: int, visible: Sequence[int] | None = None
+    ) -> list[list[int]]:
+        """For each of several queries the places of the tools that fit it best. One that an earlier query has found is
+        told again, and takes no room from others."""
+        told: set[int] = set()
+        chosen: list[list[int]] = []
+        for query in queries:
+            found = [at for at, _ in self.search(query, most + len(told), visible)]
+            fresh = [at for at in found if at not in told][:most]
+            known = [at for at in found[:most] if at in told]
+            chosen.append(sorted({*fresh, *known}, key=found.index))
+            told.update(fresh)
+        return chosen
+
     def _wanted(self, query: str) -> dict[str, float]:
         """The terms of a query, and what each counts for."""
         text, kinds, inside = without_places(query)

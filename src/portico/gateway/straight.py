@@ -13,6 +13,7 @@ from portico.gateway.lane import Lane
 from portico.gateway.upstream import Answered, GatewayUpstream
 from portico.rpc.call import Call
 from portico.rpc.metrics import BUCKETS
+from portico.rpc.observers import OBSERVERS
 from portico.transport.http_client.streamable import BegunCall
 from portico.wire.errors import ProtocolError, TransportError
 
@@ -23,6 +24,8 @@ def straight(upstream: GatewayUpstream, call: Call, inward: str, params: Raw) ->
     # One who logs in there has a connection of their own.
     lane = upstream.lanes.modern if upstream.is_plain else None
     if lane is None or call.reply.asks or not upstream.places.free or upstream.breaker.since is not None:
+        return None
+    if OBSERVERS or (call.headers is not None and b"traceparent" in call.headers):
         return None
     begun = lane.connection.begin(call, inward, bytes(params))
     return None if begun is None else _finished(upstream, lane, params, begun)

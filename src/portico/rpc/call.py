@@ -54,6 +54,10 @@ class Reply:
     error = 0
     # The scopes without which the handler would not answer.
     lacking: frozenset[str] | None = None
+    # What an observer keeps of the request until its end.
+    kept: Any = None
+    # What finds the traceback of an unexpected exception in the log.
+    error_id = ""
     # How many bytes the answer had.
     size = 0
     # The seconds after which to try again, where too much was asked.

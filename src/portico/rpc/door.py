@@ -24,9 +24,11 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
+from portico.rpc.observers import OBSERVERS, Observed
 from portico.rpc.questions import asked_by, require_all
 from portico.rpc.trace import Trace
 from portico.rpc.trace import log as trace_log
+from portico.rpc.tracebacks import from_their_frame
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
@@ -89,7 +91,8 @@ class Door:
         self.handler = handler
         self.session = session
         self.trace = Trace(metrics) if trace_log.isEnabledFor(logging.DEBUG) else None
-        self.metrics = self.trace or metrics
+        self.observed = Observed(self.trace or metrics, OBSERVERS) if OBSERVERS else None
+        self.metrics = self.observed or self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
         self._start = about.start
@@ -118,6 +121,8 @@ class Door:
             reply.error, reply.refused = failure.code, True
             if self.trace is not None:
                 self.trace.refused(frame, failure)
+            if self.observed is not None:
+                self.observed.refused(frame, failure, sender.address)
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
         if call.id is not None:
             return self._serve(call)
@@ -201,6 +206,8 @@ class Door:
             start = self._start if self.session is None else self._starter(call)
             if metrics is not None and metrics.in_flight > UNCOUNTED and call.method in _WITH_BODIES:
                 start = partial(metrics.shares.run, start)
+            if self.observed is not None:
+                start = partial(self.observed.run, start)
             result = context.run(start, call)
             if type(result) is CoroutineType:
                 task = get_running_loop().create_task(self._finish(call, result, began), context=context)
@@ -210,9 +217,9 @@ class Door:
             failure = None
         except BaseException as raised:
             message, failure, result = self._failed(call, raised), raised, None
+        call.reply.size = len(message)
         if metrics is not None:
             metrics.end(call, result, failure, began)
-        call.reply.size = len(message)
         call.reply.close()
         return message
 
@@ -227,9 +234,9 @@ class Door:
             failure = raised
             message = self._failed(call, raised)
         finally:
+            reply.size = 0 if message is None else len(message)
             if self.metrics is not None:
                 self.metrics.end(call, result, failure, began)
-            reply.size = 0 if message is None else len(message)
             # A body may swallow its cancellation; the answer is dropped all the same.
             reply.finish(None if reply.cancelled else message)
 
@@ -294,10 +301,10 @@ class Door:
                 # A prompt or a resource that says what is wrong with what it was given.
                 wrong = InvalidParams if failure.kind == "Validation" else InternalError
                 return self._refuse(call, wrong(_text(failure), failure.described()))
-            return self._refuse(call, unexpected(failure, call.method))
+            return self._refuse(call, unexpected(failure, call.method, call.reply))
         except Exception as worse:
             # What the author wanted to say cannot be said in JSON.
-            return self._refuse(call, unexpected(worse, call.method))
+            return self._refuse(call, unexpected(worse, call.method, call.reply))
 
     def _refuse(self, call: Call, failure: ProtocolError) -> bytes:
         call.reply.error = failure.code_at(call.revision)
@@ -375,7 +382,7 @@ def _log(call: Call, failure: Exception) -> None:
     if isinstance(failure, ProtocolError):
         log.debug("%s: %s", call.method, failure.message)
     else:
-        log.error("error in %s", call.method, exc_info=failure)
+        log.error("error in %s", call.method, exc_info=from_their_frame(failure))
 
 
 def _is_cancelled(call: Call, failure: BaseException) -> bool:
@@ -402,15 +409,17 @@ def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
     if isinstance(failure, ToolError):
         return refusal(failure)
-    result = refusal(unexpected(failure, call.method))
+    result = refusal(unexpected(failure, call.method, call.reply))
     kind = next((one.__name__ for one in _TELLING if isinstance(failure, one)), None)
     if kind is not None:
         result.meta = {ERROR: {"error_type": kind, "retryable": False}}
     return result
 
 
-def unexpected(failure: BaseException, where: str) -> InternalError:
+def unexpected(failure: BaseException, where: str, reply: Reply | None = None) -> InternalError:
     """What the client may know of an unexpected exception: an id that finds it in the log, and no more."""
     error_id = os.urandom(4).hex()
-    log.error("error %s in %s", error_id, where, exc_info=failure)
+    if reply is not None:
+        reply.error_id = error_id
+    log.error("error %s in %s", error_id, where, exc_info=from_their_frame(failure))
     return InternalError(f"Internal error (error id {error_id})", {"errorId": error_id})

@@ -6,10 +6,12 @@ The names are those of OpenTelemetry's conventions for MCP. They are counted onl
 from __future__ import annotations
 
 import time
+from asyncio import CancelledError
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct, field, json
 
 from portico.rpc.call import Call
 from portico.rpc.turns import FairShares
@@ -48,16 +50,17 @@ class Metrics:
             self.in_flight += 1
         return time.perf_counter()
 
-    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> None:
+    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
+        """It was answered. Returns the seconds that it took."""
         # A subscription lasts as long as its client likes: it is not work, and its duration says nothing.
+        seconds = time.perf_counter() - began
         if call.method in LASTING:
-            return
+            return seconds
         self.in_flight -= 1
         if failure is not None:
             outcome = _outcome(failure, call.revision)
         else:
             outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
-        seconds = time.perf_counter() - began
         # Names that clients make up must not become series without end.
         method = call.method if call.method in METHODS else "other"
         tool = ""
@@ -71,6 +74,7 @@ class Metrics:
         series.counts[bisect_left(BUCKETS, seconds)] += 1
         series.total += seconds
         series.number += 1
+        return seconds
 
     def counts(self) -> dict[tuple[str, str, str], list[int]]:
         """By method, tool and outcome: how many took how long, by BUCKETS."""
@@ -99,6 +103,24 @@ def histogram(name: str, labels: str, counts: list[int], total: float) -> list[s
 
 def label(name: str, value: str) -> str:
     return f'{name}="{_escaped(value)}"'
+
+
+class _Judged(Struct):
+    is_error: bool = field(default=False, name="isError")
+
+
+def error_type(call: Call, result: Any, failure: BaseException | None) -> str:
+    """How a request failed, in a word: `tool_error`, a code of JSON-RPC, the name of an exception; or nothing."""
+    if failure is not None:
+        return "cancelled" if isinstance(failure, CancelledError) else _outcome(failure, call.revision)
+    if type(result) is Raw and call.method == "tools/call":
+        # What another server has said, and is passed on as it is.
+        with suppress(ValueError, RecursionError):
+            return "tool_error" if _refused.decode(result).is_error else ""
+    return "tool_error" if type(result) is CallToolResult and result.is_error else ""
+
+
+_refused = json.Decoder(_Judged)
 
 
 def _outcome(failure: BaseException, revision: Revision | None) -> str:

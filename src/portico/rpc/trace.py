@@ -7,7 +7,6 @@ performance. What clients and bodies say is cut, and stays on its line.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 import msgspec
@@ -53,13 +52,14 @@ class Trace:
         log.debug("handler invocation: %s at %s", _asked(call), call.revision or "no revision yet")
         return self._metrics.begin(call)
 
-    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> None:
-        self._metrics.end(call, result, failure, began)
+    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
+        seconds = self._metrics.end(call, result, failure, began)
         if failure is not None:
             _tell_failure(call, failure)
         elif result is not None:
             _tell_result(call, msgspec.json.decode(jsonrpc.encode(result)))
-        log.debug("performance: %s took %.3f ms", _asked(call), (time.perf_counter() - began) * 1000)
+        log.debug("performance: %s took %.3f ms", _asked(call), seconds * 1000)
+        return seconds
 
     def notified(self, call: Call) -> None:
         log.debug("incoming message: %s, a notification, params=%s", _line(call.method), _short(bytes(call.params)))

@@ -31,6 +31,7 @@ from portico.server.proofs import SharedReplays
 from portico.server.registry import run_time
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
+from portico.telemetry.starting import start_telemetry
 from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
@@ -46,6 +47,7 @@ MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
+    start_telemetry(server.name)
     settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
     _share_proofs(server)
     made = Exchange(

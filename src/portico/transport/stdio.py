@@ -18,8 +18,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypedDict, Unpack
 
 from portico.legacy.session import Lifecycle, Session
-from portico.rpc.call import Handler
+from portico.rpc.call import Handler, members
 from portico.rpc.channel import MOST_IN_FLIGHT, Channel
+from portico.telemetry.starting import start_telemetry
 from portico.transport import loops
 from portico.transport.loops import Lifespan, on_signals
 from portico.wire import jsonrpc
@@ -313,6 +314,8 @@ async def serve(
     grace: float = GRACE_SECONDS,
 ) -> None:
     """Serve one client on two descriptors until it goes away."""
+    about = members(handler).info
+    start_telemetry("portico" if about is None else about.name)
     stdio = Stdio(handler, longest=longest, most_in_flight=most_in_flight, lifecycle=lifecycle)
     await converse(stdio, stdin, stdout, grace)
 

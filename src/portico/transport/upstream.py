@@ -10,14 +10,18 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Listening, members
+from portico.rpc.observers import OBSERVERS, ask_observed
+from portico.rpc.trace_context import carried_on
+from portico.telemetry.starting import start_telemetry
 from portico.transport.envelope import RequestEnvelope, without_envelope
 from portico.transport.greeting import ClientIdentity, Greeting, discover, means_handshake_server
 from portico.transport.http_client.limits import suspendable
@@ -196,6 +200,7 @@ class Upstream:
             await self.close()
 
     async def open(self) -> None:
+        start_telemetry(self.identity.info.name)
         await self._enter_lifespan()
         self._closing.clear()
         try:
@@ -281,7 +286,7 @@ class Upstream:
         """The result of a Call, as the server gave it. A tool's call is not repeated when the connection breaks."""
         if call.id is None:
             return await (await self.alive())(call)
-        call = without_envelope(call)
+        call = carried_on(without_envelope(call))
         if call.method in LASTING:
             return await self._listen(call)
         if call.method == "tools/list":
@@ -341,8 +346,11 @@ class Upstream:
             return result
         return Raw(jsonrpc.encode({**_members.decode(result), "tools": usable}))
 
-    async def ask(self, call: Call, timeout: float | None, repeatable: bool) -> Raw:
+    async def ask(self, call: Call, timeout: float | None, repeatable: bool, *, observed: bool = False) -> Raw:
         """`repeatable`: asking twice does no harm, so it is asked again when the server may not have heard it."""
+        if OBSERVERS and not observed:
+            ask = partial(self.ask, timeout=timeout, repeatable=repeatable, observed=True)
+            return cast("Raw", await ask_observed(call, self.name, ask))
         reached = False
         tries = 0
         try:

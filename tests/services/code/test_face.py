@@ -14,6 +14,7 @@ import pytest_asyncio
 from portico import Client, Server
 from portico.extend import Principal
 from portico.services.code import CodeFace
+from portico.services.code.table import ScriptTool, ToolTable
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -62,6 +63,21 @@ async def test_a_mounted_server_is_a_module(shop: Shop) -> None:
     )
     async with client_of(shop) as client:
         assert (await run(client, code)).structured["value"] == [[{"item": "lid"}]] * 3
+
+
+async def test_names_that_python_can_write() -> None:
+    """Of tools whose names it cannot, that are words of its own, or that say their module twice."""
+    owners = {"memory_capture": "memory", "get-user.name": "my server", "import": "", "2fa": "", "run": "code"}
+    tools = [ScriptTool(name) for name in owners]
+    table = ToolTable(tools, lambda name: (owners[name], name), "", hidden=("code",))
+    assert {owner: list(functions) for owner, functions in table.modules.items()} == {
+        "": ["import_", "_2fa", "memory_capture", "get_user_name"],
+        "memory": ["memory_capture", "capture"],
+        "my_server": ["get_user_name"],
+    }
+    assert [one.name for one in table.named_in("from tools import memory\nawait memory.capture('x')")] == [
+        "memory_capture"
+    ]
 
 
 async def test_tools_are_described_as_python(shop: Shop) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.rpc.call import Call
+from portico.rpc.trace_context import trace_id
 from portico.server.guard import Passage
 from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError, TooManyRequests, Unknown
 from portico.wire.inputs import InputRequiredResult
@@ -32,8 +32,6 @@ Outcome = Literal[
 ]
 Screen = Callable[[str], str]
 """Gives a text with its secrets taken out."""
-
-_TRACE = re.compile(rb'"traceparent"\s*:\s*"00-([0-9a-f]{32})-')
 
 
 class CallRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
@@ -272,7 +270,7 @@ class RecordMaker:
         more = "" if arguments is None else self._said_of(arguments, passage)
         # `in` would first try whether it is a number.
         if call.headers or bytes(call.params).find(b'traceparent"') >= 0:
-            trace = _trace(call)
+            trace = trace_id(call)
             more += f',"trace":"{trace}"' if trace else ""
         if passage.job:
             more += f',"job":{_text(passage.job)}'
@@ -382,17 +380,3 @@ def _arguments(typed: Any) -> Raw | None:
 def _actors(principal: Any) -> tuple[str, ...]:
     found = tuple(getattr(principal, "actors", ()))
     return tuple(storable(str(one)[:LONGEST_NAME]) for one in found[:MOST_ACTORS])
-
-
-def _trace(call: Call) -> str:
-    """The trace of W3C's `traceparent`, in `_meta` or in a header."""
-    found = _TRACE.search(bytes(call.params))
-    if found is not None:
-        return found[1].decode()
-    said = call.headers.get(b"traceparent") if call.headers else None
-    if said is not None and len(said) >= 35:
-        return said[3:35].decode("latin-1") if _HEX.fullmatch(said[3:35]) else ""
-    return ""
-
-
-_HEX = re.compile(rb"[0-9a-f]{32}")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Conversation, Handler, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
+from portico.rpc.trace_context import trace_context
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
@@ -453,16 +454,10 @@ class Context(FamiliarContext):
         return replace(self._call, method=method, params=asked, reply=reply)
 
 
-# What W3C's trace context puts into `_meta`.
-_TRACE = ("traceparent", "tracestate", "baggage")
-
-
 def trace_of(call: Call) -> dict[str, Any]:
     """The part of a call's params that says which trace it belongs to, for those that are made on its behalf."""
-    if b'"traceparent"' not in bytes(call.params):
-        return {}
-    meta = msgspec.json.decode(call.params).get("_meta") or {}
-    return {"_meta": {name: meta[name] for name in _TRACE if name in meta}}
+    said = trace_context(call)
+    return {"_meta": said} if said else {}
 
 
 def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:

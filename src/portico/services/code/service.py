@@ -52,8 +52,8 @@ class Code(Service):
     unless said otherwise.
     """
 
+    # It needs no scope of its own: a script does what its caller may do anyway, and each call is asked for its scopes.
     name = "code"
-    scoped = True
 
     @explained
     def __init__(

@@ -103,8 +103,12 @@ class ToolTable:
             tool.owner = "" if owner in (own, "") else identifier(owner)
             self.by_name[tool.name] = tool
             tool.python_name = _add(self.modules.setdefault(tool.owner, {}), identifier(inward or tool.name), tool)
-        # The name that lists have for a tool leads to it as well, unless that is another's.
+        # What a name says of its module need not be said twice, and the name that lists have for a tool leads to it as
+        # well, unless that is another's.
         for tool in self.by_name.values():
+            short = tool.python_name.removeprefix(f"{tool.owner}_")
+            if short.isidentifier():
+                self.modules[tool.owner].setdefault(short, tool)
             listed = identifier(tool.name)
             if listed not in self.modules[""] and listed not in self.modules:
                 self.modules[""][listed] = tool
@@ -121,14 +125,14 @@ class ToolTable:
     def named_in(self, code: str) -> list[ScriptTool]:
         """The tools that a script seems to use: those whose names are among its words."""
         words = set(_WORD.findall(code))
-        return [
-            tool
-            for tool in self.by_name.values()
-            if (tool.python_name in words and (not tool.owner or tool.owner in words))
-            or identifier(tool.name) in words
-            or f'"{tool.name}"' in code
-            or f"'{tool.name}'" in code
-        ]
+        named = {
+            tool.name
+            for owner, functions in self.modules.items()
+            if not owner or owner in words
+            for name, tool in functions.items()
+            if name in words
+        }
+        return [tool for tool in self.by_name.values() if tool.name in named]
 
     def only(self, names: Iterable[str]) -> ToolTable:
         """The same without all others."""

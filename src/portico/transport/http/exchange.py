@@ -17,6 +17,7 @@ from portico.auth.resource import ResourceServer
 from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.metrics import Metrics
+from portico.rpc.observers import OBSERVERS, turn_away
 from portico.transport.http import refusals
 from portico.transport.http.admission import Admission, with_cors
 from portico.transport.http.elsewhere import SENT_ON, Elsewhere
@@ -197,6 +198,12 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
+        answer = self._judge(request)
+        if answer is not None and OBSERVERS and request.method != "OPTIONS":
+            turn_away(request.peer, f"{request.method} {request.path}", answer.status, len(answer.body))
+        return answer
+
+    def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
             # It was let in by the process that has sent it on; its seal is looked at when its body is there.
             return None

@@ -134,6 +134,11 @@ class HttpSide:
         self._auth = auth
         self._longest = longest
 
+    @property
+    def pool(self) -> Pool:
+        """The connections that it uses."""
+        return self._pool
+
     def _dispatch(
         self, method: str, location: Location, headers: Headers, body: bytes = b"", operation: str = ""
     ) -> Awaitable[Response]:

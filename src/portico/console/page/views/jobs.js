@@ -4,11 +4,11 @@ import { button, empty, facts, fill, h, plain, say, sheet, show, when } from "..
 import { makeTree } from "../tree.js";
 import { within } from "../service.js";
 
-const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: "warn", working: "accent", input_required: "warn" };
+const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: "warn", running: "accent", waiting: "warn" };
 
 export function jobsView(place, app) {
   const body = h("div", { class: "stack" });
-  const status = h("select", { "aria-label": "Which of them" }, ["", "working", "input_required", "completed", "failed", "cancelled"].map((one) => h("option", { value: one }, one.replace("_", " ") || "all")));
+  const status = h("select", { "aria-label": "Which of them" }, ["", "queued", "running", "waiting", "completed", "failed", "cancelled"].map((one) => h("option", { value: one }, one || "all")));
   fill(place, sheet("Running tasks", status, body));
   const load = () => within(body, async () => {
     const { jobs } = await app.call("jobs", { limit: 200, ...(status.value ? { status: status.value } : {}) });
@@ -35,7 +35,7 @@ function row(app, job, load) {
   };
   const running = !["completed", "failed", "cancelled"].includes(job.status);
   return h("article", { class: "card" }, h("div", { class: "row apart" },
-    h("div", { class: "row" }, h("h2", { class: "name" }, plain(job.tool, 120)), h("span", { class: `badge ${COLOURS[job.status] ?? ""}` }, plain(job.status, 30).replace("_", " ")), h("span", { class: "quiet" }, when(job.created_at))),
+    h("div", { class: "row" }, h("h2", { class: "name" }, plain(job.tool, 120)), h("span", { class: `badge ${COLOURS[job.status] ?? ""}` }, plain(job.status, 30)), h("span", { class: "quiet" }, when(job.created_at))),
     h("div", { class: "row" }, button("Open", () => open(app, job.id), { class: "small" }), running ? button("Cancel", act("cancel_job", "Cancelled"), { class: "small danger" }) : undefined, job.status === "failed" || job.status === "cancelled" ? button("Try again", act("retry_job", "Begun again"), { class: "small" }) : undefined)),
   running ? bar : undefined, message ? h("p", { class: "quiet" }, plain(message, 400)) : undefined);
 }
@@ -45,9 +45,9 @@ async function open(app, id) {
   show("Task", body);
   await within(body, async () => {
     const { steps, result, arguments: args, ...rest } = await app.call("job", { id });
-    fill(body, facts(Object.entries(rest).filter(([, value]) => typeof value !== "object")),
+    fill(body, facts(Object.entries(rest).filter(([, value]) => typeof value !== "object").map(([key, value]) => [key, key.endsWith("_at") ? when(value) : value])),
       args ? [h("h3", {}, "Arguments"), makeTree(args, { label: "Arguments" })] : undefined,
-      steps?.length ? [h("h3", {}, "Steps"), makeTree(steps, { label: "Steps" })] : undefined,
+      Object.keys(steps ?? {}).length ? [h("h3", {}, "Steps"), makeTree(steps, { label: "Steps" })] : undefined,
       result ? [h("h3", {}, "Result"), makeTree(result, { label: "Result" })] : undefined);
   });
 }

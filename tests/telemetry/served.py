@@ -1,0 +1,27 @@
+"""A server to be watched: a tool that works, one that refuses, one that breaks."""
+
+from portico import Server, ToolError
+
+server = Server("watched")
+
+
+@server.tool
+async def double(n: int) -> int:
+    """Twice as much."""
+    return 2 * n
+
+
+@server.tool
+async def refuse() -> str:
+    """Says no."""
+    raise ToolError("not today")
+
+
+@server.tool
+def breaks() -> str:
+    """Has a mistake."""
+    return inner()
+
+
+def inner() -> str:
+    return {}["nothing"]
