@@ -120,7 +120,8 @@ class Server(FamiliarServer, Registrar):
       function from the credentials of a request to a Principal.
     * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
     * **token_verifier** – the official SDK's word: an object with `verify_token(token)`, beside `auth`.
-    * **structured_output** – whether a text that a tool returns is structured content too; each may say otherwise.
+    * **structured_output** – whether a text that a tool returns is structured content too. It is, unless this or the
+      tool says otherwise; tools of a service only where this is True.
     * **providers**, **transforms**, **extensions** – added with `add_provider`, `add_transform` and `add_extension`.
     """
 
@@ -611,10 +612,10 @@ class Server(FamiliarServer, Registrar):
         self._add_components([component])
 
     def _add_components(self, components: list[Component]) -> None:
-        if self._structured:
-            for one in components:
-                if isinstance(one, Tool):
-                    one.structure_text()
+        for one in components:
+            # A service says itself how its tools answer.
+            if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
+                one.structure_text()
         if self._filters:
             components = [one for one in components if all(keeps(one) for keeps in self._filters)]
         self.registry.add_all(components)
