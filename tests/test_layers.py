@@ -34,6 +34,7 @@ FLOORS = {
     "extend": 4.5,
     "services": 5,
     "porting": 5,
+    "recording": 5,
     "console": 5.5,
     "contracts": 6,
     "cli": 6,
