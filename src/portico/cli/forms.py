@@ -405,6 +405,23 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _JSON,
     ),
+    "doctor": CommandForm(
+        "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
+        "What would keep a server from working here: Python, extras, the store, the port, the configurations of\n"
+        "clients; of a TARGET also whether it answers, and where its login breaks. Nothing is changed.",
+        (word("target", "target", nargs="?", help="a server to try"),),
+        {
+            "": (
+                flag("--port", type=_port, metavar="PORT", help="whether this one is free (default: 8080)"),
+                *_STORE,
+                *_SEEING,
+                _SHORT_OUTPUT,
+                _JSON,
+            ),
+            **_CONNECTION,
+        },
+        TARGET + "\nExit status: 0; 1 when something is wrong; 2 for a mistake on this line.",
+    ),
     "read": _asking(
         "read",
         "TARGET URI",
