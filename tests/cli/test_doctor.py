@@ -1,4 +1,4 @@
-"""`portico doctor`: docs/guide/command-line.md. It changes nothing, and its exit status says whether something is wrong."""
+"""`portico doctor`: docs/guide/command-line.md. It changes nothing; its status says whether all is well."""
 
 from __future__ import annotations
 
