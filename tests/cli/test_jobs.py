@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -98,7 +99,8 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, st
 
 def test_what_is_not_there_is_said(store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
-    Path(store).touch()
+    with sqlite3.connect(store) as made:
+        made.execute("create table other (one integer)")
     assert jobs(store, "list", "--output", "table").stderr == "no tasks\n"
     assert jobs(store, "show", "nothing").returncode == 2
     assert jobs(store, "cancel").returncode == 2
