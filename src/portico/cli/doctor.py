@@ -188,7 +188,7 @@ async def _try_writing(store: Database) -> None:
 async def _migrations(store: Database) -> tuple[str, Level]:
     """What the store has seen of the migrations that we know."""
     try:
-        rows = await store.read(lambda tx: tx.all(_Applied, "select history, number from portico_migration"))
+        rows = await store.read(lambda tx: tx.all(_MigrationRow, "select history, number from portico_migration"))
     except Error:
         return "it is empty", "ok"
     behind, ahead = 0, []
@@ -203,7 +203,7 @@ async def _migrations(store: Database) -> tuple[str, Level]:
     return (f"{behind} migrations to come, at the next start" if behind else "its tables are up to date"), "ok"
 
 
-class _Applied(Struct):
+class _MigrationRow(Struct):
     history: str
     number: int
 
