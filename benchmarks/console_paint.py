@@ -40,7 +40,7 @@ def main() -> None:
     try:
         assert child.stderr is not None
         link = next(found[0] for line in child.stderr if (found := re.search(r"http://\S+/#token=\S+", line)))
-        with chromium.running() as browser:
+        with chromium.running(chromium.executable()) as browser:
             measured = measure(browser, link, loads)
     finally:
         child.terminate()

@@ -28,9 +28,8 @@ def executable() -> str:
 
 
 @contextmanager
-def running() -> Iterator[Any]:
+def running(path: str) -> Iterator[Any]:
     """A browser, until the end."""
-    path = executable()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:

@@ -133,7 +133,13 @@ def test_the_list_of_lists_is_not_empty() -> None:
 @pytest.mark.parametrize("kind", [*CONSTRUCTED, *OPTIONS], ids=lambda kind: kind.__name__)
 def test_every_annotation_can_be_read_when_it_is_needed(kind: Any) -> None:
     """One that only a type checker can read would let everything through."""
-    assert {name for name, hint in hints(kind).items() if hint is Any} <= {"auth", "browser", "principal", "trace"}
+    assert {name for name, hint in hints(kind).items() if hint is Any} <= {
+        "auth",
+        "browser",
+        "principal",
+        "token_verifier",
+        "trace",
+    }
 
 
 def test_the_refusal_says_what_to_write() -> None:

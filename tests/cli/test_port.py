@@ -26,17 +26,14 @@ def left(source: str) -> list[tuple[int, str]]:
     return [(one.line, one.what) for one in rewrite(source.encode()).findings]
 
 
-MADE = ", structured_output=True)"
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("from fastmcp import FastMCP\nmcp = FastMCP('a')\n", f"from portico import Server\nmcp = Server('a'{MADE}\n"),
-        ("from fastmcp import FastMCP as F\nmcp = F('a')\n", f"from portico import Server as F\nmcp = F('a'{MADE}\n"),
-        ("import fastmcp\nmcp = fastmcp.FastMCP('a')\n", f"import portico\nmcp = portico.Server('a'{MADE}\n"),
-        ("import fastmcp as f\nmcp = f.FastMCP('a')\n", f"import portico\nmcp = portico.Server('a'{MADE}\n"),
-        ("from fastmcp import *\nmcp = FastMCP('a')\n", f"from portico import Server\nmcp = Server('a'{MADE}\n"),
+        ("from fastmcp import FastMCP\nmcp = FastMCP('a')\n", "from portico import Server\nmcp = Server('a')\n"),
+        ("from fastmcp import FastMCP as F\nmcp = F('a')\n", "from portico import Server as F\nmcp = F('a')\n"),
+        ("import fastmcp\nmcp = fastmcp.FastMCP('a')\n", "import portico\nmcp = portico.Server('a')\n"),
+        ("import fastmcp as f\nmcp = f.FastMCP('a')\n", "import portico\nmcp = portico.Server('a')\n"),
+        ("from fastmcp import *\nmcp = FastMCP('a')\n", "from portico import Server\nmcp = Server('a')\n"),
         (
             "from mcp.server.fastmcp import Context, FastMCP\n\n\ndef f(c: 'Context', s: 'FastMCP'): ...\n",
             "from portico import Context, Server\n\n\ndef f(c: 'Context', s: 'Server'): ...\n",
@@ -63,8 +60,7 @@ MADE = ", structured_output=True)"
         ),
         (
             "from fastmcp import FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n    debug=True,\n)\n",
-            "from portico import Server as FastMCP\n\n\nclass Server: ...\n\n\n"
-            "mcp = FastMCP(\n    'a',\n    structured_output=True,\n)\n",
+            "from portico import Server as FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n)\n",
         ),
     ],
 )
@@ -107,7 +103,7 @@ def test_a_class_without_counterpart_is_listed_once() -> None:
 
 def test_an_option_that_belongs_to_running_is_listed() -> None:
     source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
-    assert "Server('a', structured_output=True)" in ported(source)
+    assert "Server('a')" in ported(source)
     assert left(source) == [(3, "port=")]
 
 
@@ -139,7 +135,7 @@ def test_a_diff_comes_first_and_write_changes_the_files(project: Path, portico: 
     assert "FastMCP" in (project / "server.py").read_text(), "nothing was written"
     written = portico("port", str(project), "--write")
     assert written.returncode == 1
-    assert "Server('moved', structured_output=True)" in (project / "server.py").read_text()
+    assert "Server('moved')" in (project / "server.py").read_text()
     assert "fastmcp" in (project / ".venv" / "theirs.py").read_text()
     assert not (project / "was-run").exists()
     (project / "broken.py").unlink()

@@ -60,12 +60,15 @@ def test_a_tool_is_called_and_waited_for(revision: str) -> None:
         assert client.call_tool("add", {"a": 1, "b": 2}).data in (3, "3")
 
 
+ASYNC_ONLY = {"is_modern", "lifespan", "upstream"}
+
+
 def test_it_has_the_names_of_the_other_client() -> None:
     names = {name for name in vars(Client) if not name.startswith("_")}
-    assert names - {"is_modern", "lifespan"} <= {name for name in vars(SyncClient) if not name.startswith("_")}
+    assert names - ASYNC_ONLY <= {name for name in vars(SyncClient) if not name.startswith("_")}
 
 
-NAMES = [name for name in vars(Client) if not name.startswith("_") and name not in ("inputs", "is_modern", "lifespan")]
+NAMES = [name for name in vars(Client) if not name.startswith("_") and name not in {"inputs", *ASYNC_ONLY}]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -23,6 +24,13 @@ PATIENCE_SECONDS = 60.0
 PATIENCE = 15_000  # of the browser, in milliseconds
 _TOKEN = re.compile(r"PORTICO_TOKEN=(?:\$\(cat (?P<file>[^)]+)\)|(?P<token>\S+))")
 _LINK = re.compile(r"http://\S+/#token=\S+")
+
+
+# The rules of axe that are broken.
+_LOOK = """async () => {
+  const found = await axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']});
+  return found.violations.map(one => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map(node => node.html.slice(0, 160)).join(' | ')}`);
+}"""
 
 
 class ServedConsole:
@@ -123,18 +131,34 @@ class Visit:
         address = "#/" + "/".join(quote(part, safe="") for part in (target, *parts))
         self.page.evaluate("address => { location.hash = address }", address)
 
+    def violations(self) -> list[str]:
+        """The rules of axe that the page as it is now breaks."""
+        if not self.page.evaluate("typeof axe !== 'undefined'"):
+            self.page.evaluate(
+                resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+            )
+        view = self.page.evaluate("location.hash")
+        return [f"{view}: {one}" for one in self.page.evaluate(_LOOK)]
+
     def close(self) -> None:
         self.context.close()
         assert not self.wrong, self.wrong
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def program() -> str:
+    """Chromium; without it nothing need be started."""
     try:
-        with chromium.running() as one:
-            yield one
+        return chromium.executable()
     except debian.NotInstalled as why:
         debian.without(why)
+
+
+@pytest.fixture(scope="module")
+def browser(program: str) -> Iterator[Any]:
+    """One for a file: while it is there Playwright's loop runs in this thread, and the tests of other files have theirs."""
+    with chromium.running(program) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")
@@ -153,13 +177,12 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
 
 @pytest.fixture(scope="session")
-def varied(browser: Any, serve: Callable[..., ServedConsole]) -> ServedConsole:
-    # The browser comes first: without one nothing need be started.
+def varied(program: str, serve: Callable[..., ServedConsole]) -> ServedConsole:
     return serve("serve", str(HERE / "varied.py"), "--transport", "http", "--port", "0")
 
 
 @pytest.fixture(scope="session")
-def services(browser: Any, serve: Callable[..., ServedConsole]) -> ServedConsole:
+def services(program: str, serve: Callable[..., ServedConsole]) -> ServedConsole:
     return serve("serve", "--services", "memory,tasks,contracts", "--transport", "http", "--port", "0")
 
 

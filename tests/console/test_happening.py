@@ -31,7 +31,7 @@ tool = "*"
 
 
 @pytest.fixture(scope="module")
-def office(browser: Any, serve: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def office(program: str, serve: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("office") / "office.toml"
     path.write_text(OFFICE, encoding="utf-8")
     return serve("serve", str(path), "--transport", "http", "--port", "0")
@@ -124,3 +124,13 @@ def test_tasks_say_how_far_they_are_and_are_cancelled(visit: Callable[..., Any],
     running.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("article").filter(has_text="cancelled")).to_be_visible()
     assert not one.wrong, one.wrong
+
+
+def test_no_rule_of_axe_is_broken_by_what_happens(seen: Any) -> None:
+    broken = []
+    for view in ("overview", "peers", "upstreams", "audit", "access", "saved"):
+        seen.page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(seen.page.locator("#main h1").first).to_be_visible()
+        expect(seen.page.locator("#main .card, #main .board, #main .empty, #main .graph").first).to_be_visible()
+        broken += seen.violations()
+    assert not broken, "\n".join(broken)

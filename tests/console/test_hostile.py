@@ -25,7 +25,7 @@ SERVER = str(Path(__file__).parent / "hostile.py")
 
 
 @pytest.fixture(scope="module")
-def hostile(browser: Any, serve: Callable[..., Any]) -> Any:
+def hostile(program: str, serve: Callable[..., Any]) -> Any:
     return serve("console", "--port", "0", "--", sys.executable, SERVER)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,4 +79,19 @@ def test_contracts_are_weighed_looked_through_and_compared(kept: Any, tmp_path: 
         lock.read_text(encoding="utf-8").replace('"expected_version"', '"expected_edition"'), encoding="utf-8"
     )
     page.get_by_label("Lock file").set_input_files(lock)
+    expect(page.get_by_text("the file was changed by hand")).to_be_visible()
+    before = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps([{"name": "memory_get", "description": "One memory.", "inputSchema": before}]))
+    page.get_by_label("Lock file").set_input_files(earlier)
     expect(page.get_by_text("breaking", exact=True).first).to_be_visible()
+
+
+def test_no_rule_of_axe_is_broken_where_things_are_kept(kept: Any) -> None:
+    broken = []
+    for view in ("memory", "memory/graph", "work", "contracts"):
+        kept.page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(kept.page.locator("#main h1").first).to_be_visible()
+        expect(kept.page.locator("#main .card, #main .board, #main .empty, #main .graph").first).to_be_visible()
+        broken += kept.violations()
+    assert not broken, "\n".join(broken)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 VIEWS = ["tools/trip", "tools/cities", "resources/varied:%2F%2Freadme", "prompts/greet", "wire", "contracts"]
-LOOK = """async () => {
-  const found = await axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']});
-  return found.violations.map(one => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map(node => node.html.slice(0, 160)).join(' | ')}`);
-}"""
-
-
-def violations(page: Any) -> list[str]:
-    if not page.evaluate("typeof axe !== 'undefined'"):
-        page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-    return page.evaluate(LOOK)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -33,10 +22,10 @@ def test_no_rule_of_axe_is_broken_in_either_scheme(visit: Callable[..., Any], va
     for view in VIEWS:
         page.evaluate("view => { location.hash = `#/self/${view}` }", view)
         expect(page.locator("#main h1").first).to_be_visible()
-        broken += [f"{view}: {one}" for one in violations(page)]
+        broken += [f"{view}: {one}" for one in seen.violations()]
     page.keyboard.press("Control+k")
     expect(page.get_by_role("combobox", name="Go to, or run")).to_be_visible()
-    broken += [f"palette: {one}" for one in violations(page)]
+    broken += [f"palette: {one}" for one in seen.violations()]
     page.keyboard.press("Escape")
     assert not broken, "\n".join(broken)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -37,7 +37,7 @@ def noting(notes: list[str], name: str = "") -> Middleware:
 
 
 def greeting(**options: Any) -> Server:
-    server = Server("s", **options)
+    server = Server("s", structured_output=False, **options)
 
     @server.tool
     async def greet(name: str = "you") -> str:

@@ -222,13 +222,35 @@ async def test_before_2025_06_18_there_is_text(
 # What is not structured
 
 
-@pytest.mark.parametrize("hint", [str, Any, None, Annotated[str, "said"]])
+@pytest.mark.parametrize("hint", [Any, None, Annotated[str, "said"]])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_text_is_a_text(connect: Connect, revision: str, hint: Any) -> None:
     tool, result = await listed_and_called(connect, returning(hint, "words"), revision)
     assert "outputSchema" not in tool
     assert result["content"] == [{"type": "text", "text": "words"}]
     assert "structuredContent" not in result
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_text_that_was_promised_is_structured_too(connect: Connect, revision: str) -> None:
+    """As FastMCP and the official SDK have it: their clients read the value there."""
+    tool, result = await listed_and_called(connect, returning(str, "words"), revision)
+    assert result["content"] == [{"type": "text", "text": "words"}]
+    known = revision >= "2025-06-18"
+    assert ("outputSchema" in tool, "structuredContent" in result) == (known, known)
+    if known:
+        assert result["structuredContent"] == ("words" if revision == "2026-07-28" else {"result": "words"})
+
+
+async def test_a_server_may_keep_texts_plain(connect: Connect) -> None:
+    server = Server("s", structured_output=False)
+
+    @server.tool
+    async def give() -> str:
+        return "words"
+
+    tool, result = await listed_and_called(connect, server, "2026-07-28")
+    assert "outputSchema" not in tool and "structuredContent" not in result
 
 
 async def test_a_body_need_not_say_what_it_returns(connect: Connect) -> None:

@@ -810,7 +810,7 @@ def structured() -> Server:
     async def many() -> list[int]:
         return [1, 2]
 
-    @server.tool
+    @server.tool(structured_output=False)
     async def words() -> str:
         return "words"
 

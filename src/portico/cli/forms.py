@@ -450,6 +450,36 @@ FORMS: dict[str, CommandForm] = {
             )
         },
     ),
+    "record": CommandForm(
+        "portico record TARGET -o FILE [options]\n       portico record -o FILE [options] -- COMMAND …",
+        "Stand between a client and a server, let everything through, and write every message to a file, without the\n"
+        "secrets in it. The client starts this command in place of the server, and speaks to it on stdio.",
+        (_TARGET,),
+        {
+            "": (
+                flag("-o", "--out", required=True, metavar="FILE", help="where to; what was in it is lost"),
+                flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP"),
+                flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)"),
+                flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command"),
+                flag("--cwd", metavar="DIR", help="the folder that a command starts in"),
+            )
+        },
+        f"{TARGET}\n`portico replay FILE` is a server that answers as this one did.",
+    ),
+    "replay": CommandForm(
+        "portico replay FILE [options]",
+        "Serve what `portico record` has written: the same request gets the same answer, with the same questions and\n"
+        "notifications before it. Equal requests are answered in the order of the recording.",
+        (word("file", "file", metavar="FILE"),),
+        {
+            "": (
+                flag("--transport", choices=("stdio", "http"), help="default: stdio; with --host or --port: http"),
+                flag("--host", help="the address to listen at (default: 127.0.0.1)"),
+                flag("--port", type=_port, help="default: 8080; 0: any free one"),
+            )
+        },
+        "Exit status: 0; 1 when something was asked that is not in the recording, which is listed on standard error.",
+    ),
     "gateway": CommandForm(
         "portico gateway check FILE\n       portico gateway status [URL]",
         "check: start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.\n"

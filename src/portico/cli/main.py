@@ -33,6 +33,8 @@ COMMANDS = {
     "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
     "console": CommandEntry("portico.cli.console", "look at any server in a browser: try it, watch it"),
     "dev": CommandEntry("portico.cli.dev", "serve a file, load it again when it changes, and look at it in a browser"),
+    "record": CommandEntry("portico.cli.recording", "write down what a client and a server say", "run_record"),
+    "replay": CommandEntry("portico.cli.recording", "serve a recording: it answers as it was answered", "run_replay"),
     "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check, status"),
     "pins": CommandEntry("portico.cli.pins", "what tools behind a gateway were when approved: list, diff, approve"),
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),

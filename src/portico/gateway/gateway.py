@@ -36,6 +36,7 @@ from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
+from portico.server.apps import PassedPages
 from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Service
 from portico.server.registry.views import KINDS
@@ -96,6 +97,7 @@ class Gateway(Server):
         )
         self._routes.tasks = self._tasks
         super()._add_service(GatewaySkills(lambda: self._routes))
+        super()._add_service(PassedPages())
         super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
@@ -167,12 +169,18 @@ class Gateway(Server):
             self._routes.list_for_listeners()
 
     def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
-        if settings.auth is None or not isinstance(settings.target, Url):
+        url = getattr(settings.target, "url", None)
+        if settings.auth is None or url is None:
             return None
         outgoing: OutgoingAuth | None = load_module("portico.access.outgoing_settings").outgoing_for(
-            settings.alias, settings.target.url, settings.auth, lambda: self.connector
+            settings.alias, url, settings.auth, lambda: self.connector
         )
-        return outgoing
+        if isinstance(settings.target, Url):
+            return outgoing
+        shown: OutgoingAuth | None = load_module("portico.gateway.api_upstream").show_to(
+            settings.target, settings.auth, outgoing
+        )
+        return shown
 
     def _offer_connecting(self, upstream: GatewayUpstream) -> None:
         """A tool for people who want to connect their account before anything of the upstream is known to them."""
@@ -232,7 +240,7 @@ class Gateway(Server):
 
     @property
     def services(self) -> tuple[Service, ...]:
-        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills))
+        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills | PassedPages))
 
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""

@@ -398,17 +398,13 @@ class Rewriting(cst.CSTTransformer):
     def _server(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         line = int(self.get_metadata(PositionProvider, original).start.line)
         kept = []
-        named = set()
         for arg in updated.args:
             keyword = "" if arg.keyword is None else arg.keyword.value
-            named.add(arg.star or keyword)
             if keyword in RUN_OPTIONS:
                 self.findings.append(ByHand(line, f"{keyword}=", f"belongs to {RUN_OPTIONS[keyword]}; taken out"))
             elif keyword not in NEEDLESS_OPTIONS:
                 kept.append(arg)
-        made = _with_args(updated, kept)
-        # A text is structured content there unless a tool says otherwise, and here only if it is asked for.
-        return made if named & {"structured_output", "**"} else _with(made, "structured_output", "True")
+        return _with_args(updated, kept)
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -120,7 +120,8 @@ class Server(FamiliarServer, Registrar):
       function from the credentials of a request to a Principal.
     * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
     * **token_verifier** – the official SDK's word: an object with `verify_token(token)`, beside `auth`.
-    * **structured_output** – whether a text that a tool returns is structured content too; each may say otherwise.
+    * **structured_output** – whether a text that a tool returns is structured content too. It is, unless this or the
+      tool says otherwise; tools of a service only where this is True.
     * **providers**, **transforms**, **extensions** – added with `add_provider`, `add_transform` and `add_extension`.
     """
 
@@ -196,6 +197,8 @@ class Server(FamiliarServer, Registrar):
         self._services: list[Service] = []
         # Whether texts are structured content too; and what transforms let through.
         self._structured = structured_output
+        # What is there from the first tool on that has a page of MCP Apps.
+        self._app_pages: Service | None = None
         self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
         self.disabled: list[Component] = []
@@ -569,19 +572,60 @@ class Server(FamiliarServer, Registrar):
             self._lists_changed()
         self._extend()
 
+    @classmethod
+    def from_openapi(cls, spec: Any = None, *, openapi_spec: Any = None, **options: Any) -> Self:
+        """A server with a tool for each operation of an OpenAPI document: a dict, or the path of a JSON or YAML file.
+
+        * **url** – where the API is; otherwise the document says so, and it has to be on the open internet.
+        * **app**, **client** – an ASGI application of this process, or an `httpx.AsyncClient`, in place of it.
+        * **auth** – a key or token, a `(name, password)`, a table with `client_id` and `client_secret`; or several of
+          them, by the names of the document's security schemes. For others than the API's own, see `headers`.
+        * **headers** – sent with every request.
+        * **variables** – of the URL of the document's server.
+        * **tags**, **paths**, **methods** – only these become tools; **exclude_tags** and so on: not these.
+        * **rename** – the names of tools, by the ids of their operations.
+        * **private** – whether the document may name an address of a private network.
+        * **outputs** – whether tools have output schemas; then an answer that does not fit is an error.
+        * **timeout**, **longest** – how many seconds a request may take, and how many bytes an answer may have.
+        * and those of a Server, but for `auth` and `headers`.
+        """
+        api_tools = load_module("portico.server.api_tools")
+        document = api_tools.read_document(openapi_spec if spec is None else spec)
+        wanted = {name: options.pop(name) for name in tuple(options) if name in api_tools.ApiOptions.__annotations__}
+        info = document.info
+        about = {"name": info.title or "api", "version": info.version, "description": info.description}
+        server = cls(**{**about, **options})
+        api_tools.add_operations(server, document, wanted)
+        return server
+
+    @classmethod
+    def from_fastapi(cls, app: Any, **options: Any) -> Self:
+        """A server with a tool for each operation of a FastAPI application, which is called in this process.
+
+        The options are those of `from_openapi`. The application is started and stopped with this server.
+        """
+        if not callable(getattr(app, "openapi", None)):
+            raise UsageError(f"{type(app).__name__} is no FastAPI application: it has no openapi()")
+        return cls.from_openapi(app.openapi(), app=app, **options)
+
     # Registering
 
     def _register(self, component: Component) -> None:
         self._add_components([component])
 
     def _add_components(self, components: list[Component]) -> None:
-        if self._structured:
-            for one in components:
-                if isinstance(one, Tool):
-                    one.structure_text()
+        for one in components:
+            # A service says itself how its tools answer.
+            if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
+                one.structure_text()
         if self._filters:
             components = [one for one in components if all(keeps(one) for keeps in self._filters)]
-        self.registry.add_all(components)
+        pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
+        known = {one.uri for one in components if isinstance(one, Resource)}
+        self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
+        if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
+            self._app_pages = load_module("portico.server.apps").AppPages()
+            self._add_service(self._app_pages)
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
             self.tasks = load_module("portico.server.tasks.tasks").TaskService()
@@ -606,7 +650,7 @@ class Server(FamiliarServer, Registrar):
     @property
     def services(self) -> tuple[Service, ...]:
         """The services that were added, in their order."""
-        return tuple(service for service in self._services if service is not self.tasks)
+        return tuple(one for one in self._services if one is not self.tasks and one is not self._app_pages)
 
     def add(self, component: Any, *, everywhere: bool = False) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.

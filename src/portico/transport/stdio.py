@@ -316,8 +316,13 @@ async def serve(
     """Serve one client on two descriptors until it goes away."""
     about = members(handler).info
     start_telemetry("portico" if about is None else about.name)
-    loop = asyncio.get_running_loop()
     stdio = Stdio(handler, longest=longest, most_in_flight=most_in_flight, lifecycle=lifecycle)
+    await converse(stdio, stdin, stdout, grace)
+
+
+async def converse(stdio: Stdio, stdin: int, stdout: int, grace: float = GRACE_SECONDS) -> None:
+    """Connect it with two descriptors until one of its ends is over."""
+    loop = asyncio.get_running_loop()
     output = _Output(stdio)
     if _can_wait(stdout):
         writer: Any = (await loop.connect_write_pipe(lambda: output, os.fdopen(stdout, "wb", 0)))[0]

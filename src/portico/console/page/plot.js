@@ -11,7 +11,7 @@ export function makePlot({ title, series, format = String, seconds = 120 }) {
   new ResizeObserver(draw).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   return {
-    element: h("div", { class: "plot card" }, h("div", { class: "row apart" }, h("h3", {}, title), legend), canvas),
+    element: h("div", { class: "plot card" }, h("div", { class: "row apart" }, h("h2", {}, title), legend), canvas),
     set(given) {
       points = given;
       const last = points.at(-1) ?? {};

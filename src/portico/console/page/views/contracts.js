@@ -15,6 +15,8 @@ export function contractsView(place, app) {
   const compare = () => within(diff, async () => {
     const text = await file.files[0]?.text();
     if (text === undefined) return;
+    // The same file can be chosen again, when it has changed.
+    file.value = "";
     fill(diff, h("p", { class: "quiet" }, "Comparing…"));
     fill(diff, showDiff(await use(app, "contracts", "diff", { old: text })));
   });

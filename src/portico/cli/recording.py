@@ -1,0 +1,76 @@
+"""`portico record` and `portico replay`"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from portico._lazy import load_module
+from portico.cli.connect import connection_options
+from portico.cli.forms import complete_serving, parse, parser_for
+from portico.cli.logs import set_log_level
+from portico.cli.printable import printable
+from portico.transport import stdio
+from portico.transport.loops import new_loop
+from portico.transport.targets import Target, target_of
+
+NOT_RECORDED = 1
+MOST_SHOWN = 20
+
+
+def run_record(words: list[str]) -> None:
+    arguments = parse("record", words)
+    set_log_level("warning")
+    target = _target(arguments)
+    tape = load_module("portico.recording.tape").TapeWriter(arguments.out)
+    proxy = load_module("portico.recording.proxy").Proxy(target, tape)
+    stdin, stdout = stdio.claim()
+    if sys.stderr.isatty():
+        _tell(f"recording to {arguments.out}, until the client goes away")
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(proxy.serve(stdin, stdout))
+    finally:
+        tape.close()
+    _tell(f"{tape.count} message{'' if tape.count == 1 else 's'} in {arguments.out}")
+
+
+def _target(arguments: argparse.Namespace) -> Target:
+    arguments.oauth = False
+    options = connection_options(arguments.target, arguments)
+    headers: dict[str, str] = options["headers"]
+    if options["auth"]:
+        headers = {"Authorization": f"Bearer {options['auth']}", **headers}
+    return target_of(arguments.target, env=options["env"], cwd=options["cwd"], headers=headers or None)
+
+
+def run_replay(words: list[str]) -> int:
+    arguments = complete_serving(_completed(parser_for("replay").parse_args(words)))
+    set_log_level("warning")
+    replay = load_module("portico.recording.replay").Replay.load(arguments.file)
+    server = replay.server()
+    if arguments.transport == "http":
+        server.run("http", host=arguments.host, port=arguments.port)
+    else:
+        server.run("stdio")
+    return _summary(replay)
+
+
+def _completed(arguments: argparse.Namespace) -> argparse.Namespace:
+    arguments.unix = arguments.fd = arguments.workers = None
+    return arguments
+
+
+def _summary(replay: Any) -> int:
+    """What was asked and is not in the recording. It is in the exit status too, so that a test fails by it."""
+    for shown in replay.unknown[:MOST_SHOWN]:
+        _tell(f"not recorded: {shown}")
+    if len(replay.unknown) > MOST_SHOWN:
+        _tell(f"… and {len(replay.unknown) - MOST_SHOWN} more that were not recorded")
+    return NOT_RECORDED if replay.unknown else 0
+
+
+def _tell(text: str) -> None:
+    print(f"portico: {printable(text)}", file=sys.stderr, flush=True)

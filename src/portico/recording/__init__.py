@@ -1,0 +1,1 @@
+"""Conversations that are written down, and played again as a server."""
