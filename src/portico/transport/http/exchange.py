@@ -377,7 +377,7 @@ class Exchange:
         if refused != "wait":
             self._tell_more(brief, depends, writer, refused)
             return
-        # A token that is still to be verified is none that lets anybody in.
+        # A token that is still to be verified lets no client in.
         task = asyncio.get_running_loop().create_task(self._tell_later(admission, request, brief, depends, writer))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
