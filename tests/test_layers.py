@@ -26,6 +26,7 @@ FLOORS = {
     "legacy": 2,
     "transport": 3,
     "fleet": 3.5,
+    "openapi": 3.6,
     "server": 4,
     "access": 4.1,
     "gateway": 4.2,

@@ -116,6 +116,11 @@ async def test_tools_are_found_and_called_at_every_revision(server: Server, revi
             assert (told.text, progress[:1]) == ("accept True", [1])
 
 
+async def test_what_stands_for_all_tools_promises_nothing_of_their_results(server: Server) -> None:
+    async with Client(SearchFace(server)) as client:
+        assert [tool.output_schema for tool in await client.list_tools()] == [None, None]
+
+
 async def test_what_is_hidden_is_neither_found_nor_called_and_looks_like_what_is_not_there(server: Server) -> None:
     rules = [{"who": "group:ops", "tool": "*"}, {"tool": "*.create_*"}, {"tool": "*.forecast"}]
     settings.apply(server, settings.read({"rule": rules}))

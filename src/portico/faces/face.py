@@ -65,7 +65,13 @@ class ServerFace:
         self.server, self.name, self.instructions = server, name, instructions
         self.always, self.brief = tuple(always), brief
         info = about.info or Implementation(name, "0")
-        self.desk = Server(info.name, version=info.version, capabilities={"tools": {}}, argument_errors="result")
+        self.desk = Server(
+            info.name,
+            version=info.version,
+            capabilities={"tools": {}},
+            argument_errors="result",
+            structured_output=False,
+        )
         self.seen = SeenTools(server)
         # What is answered here in place of the desk, by the name of the tool.
         self.answers: dict[str, Answer] = {}

@@ -74,6 +74,8 @@ class _UpstreamPlace(TypedDict, total=False):
     """Where an upstream of a gateway.toml is."""
 
     url: str
+    # The document of an API that is no MCP server: its path, or a table with it.
+    openapi: str | Mapping[str, Any]
     command: Sequence[str] | str
     args: Sequence[str]
     target: str
@@ -203,7 +205,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
     code = dict(about.pop("code", {}))
     shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
-        alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
+        alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets, folder)
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
@@ -235,7 +237,7 @@ def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | No
     )
 
 
-def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> UpstreamSettings:
+def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets, folder: Path = Path()) -> UpstreamSettings:
     """An upstream of these settings; a secret that is missing is a problem of this one alone."""
     place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
     options = {name: value for name, value in table.items() if name not in place}
@@ -245,7 +247,7 @@ def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> Upstr
     check_options(what, place, _UpstreamPlace)
     target = None
     try:
-        target = _target(what, place, secrets)
+        target = _api_target(what, place, options, secrets, folder) or _target(what, place, secrets)
     except _Missing as missing:
         problem = str(missing)
     return settings_for(alias, target, options, problem)
@@ -268,7 +270,7 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
     if "auth" in given:
         load_module("portico.access.outgoing_settings").check(f"upstream.{alias}", given["auth"])
         given["auth"] = dict(given["auth"])
-        if not isinstance(target, Url) and target is not None:
+        if not hasattr(target, "url") and target is not None:
             raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
     for name in ("rename", "descriptions"):
         given[name] = dict(given.get(name, {}))
@@ -311,6 +313,21 @@ def _forwarded(what: str, target: Target | None, said: Sequence[str] | Mapping[s
 
 class _Missing(UsageError):
     """A secret, or a variable, that is not there."""
+
+
+def _api_target(
+    what: str, place: Mapping[str, Any], options: Mapping[str, Any], secrets: Secrets, folder: Path
+) -> Target | None:
+    """What an upstream with `openapi` is; None: it has none."""
+    if "openapi" not in place:
+        return None
+    try:
+        filled = secrets.filled(dict(place))
+    except UsageError as missing:
+        raise _Missing(str(missing)) from None
+    seconds = read_seconds(f"{what}: timeout", options["timeout"], _LONGEST_SECONDS) if "timeout" in options else None
+    found: Target = load_module("portico.gateway.api_upstream").api_target(what, filled, seconds, folder)
+    return found
 
 
 def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:

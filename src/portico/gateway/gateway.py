@@ -167,12 +167,18 @@ class Gateway(Server):
             self._routes.list_for_listeners()
 
     def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
-        if settings.auth is None or not isinstance(settings.target, Url):
+        url = getattr(settings.target, "url", None)
+        if settings.auth is None or url is None:
             return None
         outgoing: OutgoingAuth | None = load_module("portico.access.outgoing_settings").outgoing_for(
-            settings.alias, settings.target.url, settings.auth, lambda: self.connector
+            settings.alias, url, settings.auth, lambda: self.connector
         )
-        return outgoing
+        if isinstance(settings.target, Url):
+            return outgoing
+        shown: OutgoingAuth | None = load_module("portico.gateway.api_upstream").show_to(
+            settings.target, settings.auth, outgoing
+        )
+        return shown
 
     def _offer_connecting(self, upstream: GatewayUpstream) -> None:
         """A tool for people who want to connect their account before anything of the upstream is known to them."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -569,6 +569,42 @@ class Server(FamiliarServer, Registrar):
             protection.views.clear()
             self._lists_changed()
         self._extend()
+
+    @classmethod
+    def from_openapi(cls, spec: Any = None, *, openapi_spec: Any = None, **options: Any) -> Self:
+        """A server with a tool for each operation of an OpenAPI document: a dict, or the path of a JSON or YAML file.
+
+        * **url** – where the API is; otherwise the document says so, and it has to be on the open internet.
+        * **app**, **client** – an ASGI application of this process, or an `httpx.AsyncClient`, in place of it.
+        * **auth** – a key or token, a `(name, password)`, a table with `client_id` and `client_secret`; or several of
+          them, by the names of the document's security schemes. For others than the API's own, see `headers`.
+        * **headers** – sent with every request.
+        * **variables** – of the URL of the document's server.
+        * **tags**, **paths**, **methods** – only these become tools; **exclude_tags** and so on: not these.
+        * **rename** – the names of tools, by the ids of their operations.
+        * **private** – whether the document may name an address of a private network.
+        * **outputs** – whether tools have output schemas; then an answer that does not fit is an error.
+        * **timeout**, **longest** – how many seconds a request may take, and how many bytes an answer may have.
+        * and those of a Server, but for `auth` and `headers`.
+        """
+        api_tools = load_module("portico.server.api_tools")
+        document = api_tools.read_document(openapi_spec if spec is None else spec)
+        wanted = {name: options.pop(name) for name in tuple(options) if name in api_tools.ApiOptions.__annotations__}
+        info = document.info
+        about = {"name": info.title or "api", "version": info.version, "description": info.description}
+        server = cls(**{**about, **options})
+        api_tools.add_operations(server, document, wanted)
+        return server
+
+    @classmethod
+    def from_fastapi(cls, app: Any, **options: Any) -> Self:
+        """A server with a tool for each operation of a FastAPI application, which is called in this process.
+
+        The options are those of `from_openapi`. The application is started and stopped with this server.
+        """
+        if not callable(getattr(app, "openapi", None)):
+            raise UsageError(f"{type(app).__name__} is no FastAPI application: it has no openapi()")
+        return cls.from_openapi(app.openapi(), app=app, **options)
 
     # Registering
 

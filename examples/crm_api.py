@@ -1,0 +1,28 @@
+"""An API with an OpenAPI document as an MCP server. Nothing is asked of it before a tool is called.
+
+Needs portico[openapi].
+"""
+
+from __future__ import annotations
+
+from portico import Server
+
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": "CRM", "version": "1.0.0"},
+    "paths": {
+        "/customers/{id}": {
+            "get": {
+                "operationId": "readCustomer",
+                "summary": "A customer, by id",
+                "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}],
+                "responses": {"200": {"description": "The customer"}},
+            }
+        }
+    },
+}
+
+server = Server.from_openapi(DOCUMENT, url="https://crm.example.com/v1", auth="the key")
+
+if __name__ == "__main__":
+    server.run()

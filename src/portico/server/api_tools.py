@@ -1,0 +1,294 @@
+"""Tools made from an OpenAPI document: each operation is one, and a call of it is a request."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from portico._options import check_options
+from portico.openapi.credentials import SecuritySchemes
+from portico.openapi.document import ApiDocument, read_document
+from portico.openapi.operations import Operation, OperationFilter, described, hints, named, operations
+from portico.openapi.place import base_of, is_absolute
+from portico.openapi.sending import ApiAnswer, ApiSender, AsgiApiSender, ClientApiSender, HttpApiSender
+from portico.openapi.shape import OperationShape, ShapeMaker
+from portico.schema import check
+from portico.server.asking.context import Context
+from portico.server.calling.bodies import Body
+from portico.server.calling.checks import described_meta
+from portico.server.calling.results import contents_of
+from portico.server.calling.schema_tools import SchemaVerifier
+from portico.server.calling.tools import Tool, checked_name
+from portico.wire.content import AudioContent, EmbeddedResource, ImageContent, TextContent
+from portico.wire.errors import ProtocolError, ToolError, TransportError, UsageError
+from portico.wire.tools import CallToolResult, ToolAnnotations
+from portico.wire.tools import Tool as Definition
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+log = logging.getLogger("portico.openapi")
+
+LONGEST_ANSWER = 2 * 1024 * 1024
+# Of an answer that says no.
+LONGEST_REASON = 2048
+SECONDS = 30.0
+_RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TOLD_OF_HEAD = ("content-type", "content-length", "etag", "last-modified", "location")
+
+
+class ApiOptions(OperationFilter, total=False):
+    """What `Server.from_openapi` takes besides the document and the options of a Server."""
+
+    url: str | None
+    app: Any
+    client: Any
+    auth: Any
+    headers: Mapping[str, str]
+    variables: Mapping[str, str]
+    rename: Mapping[str, str]
+    private: bool
+    outputs: bool
+    timeout: float
+    longest: int
+
+
+class Api(Struct):
+    """An API as its tools know it."""
+
+    document: ApiDocument
+    maker: ShapeMaker
+    sender: ApiSender
+    schemes: SecuritySchemes
+    variables: Mapping[str, str]
+    needs_place: bool
+    timeout: float
+    longest: int
+
+    async def send(self, shape: OperationShape, arguments: dict[str, Any], call: Any) -> ApiAnswer:
+        """The answer of the API. Raises ToolError for one that says no, and for none."""
+        request = shape.request(arguments)
+        base = base_of(shape.operation.servers(self.document), self.variables)
+        if self.needs_place and not is_absolute(base):
+            raise ToolError("Where the API is is not known: its operator has to give its url.", kind="UpstreamError")
+        await self.schemes.put(request, shape.operation)
+        try:
+            answer = await self.sender.send(request, base, self.longest, call)
+        except (TransportError, ProtocolError) as failure:
+            raise ToolError(f"The API cannot be reached: {failure}.", kind="UpstreamError", retryable=True) from None
+        except UsageError as mistake:
+            raise ToolError(f"The request cannot be sent: {mistake}.", kind="ValidationError") from None
+        if not 200 <= answer.status < 300:
+            raise _refused(answer)
+        if answer.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+            raise ToolError("The API answers compressed, although it was not asked to.", kind="UpstreamError")
+        return answer
+
+
+class OperationTool(Tool):
+    """An operation as a tool. What it takes and gives is worked out when it is first looked at."""
+
+    def __init__(self, api: Api, operation: Operation, name: str) -> None:
+        self.api, self.operation = api, operation
+        self.name = self.inward = checked_name(name)
+        self.fn = self._operate
+        self.version = None
+        self.aliases = ()
+        self.scopes = frozenset()
+        self.task = self.auth = None
+        self.mirrors = ()
+        # Results are held against the schema here, where it is known what to say about them.
+        self._verify = None
+        self._open = False
+        self._uri = f"tool://{name}/result"
+
+    @cached_property
+    def shape(self) -> OperationShape:
+        return self.api.maker.make(self.operation)
+
+    @cached_property
+    def definition(self) -> Definition:  # type: ignore[override]
+        what, shape = self.operation.what, self.shape
+        return Definition(
+            name=self.name,
+            title=what.summary.strip() or None,
+            description=described(what) or f"{self.operation.method.upper()} {self.operation.path}",
+            input_schema=shape.input_schema,
+            output_schema=shape.output_schema,
+            annotations=msgspec.convert(hints(self.operation.method), ToolAnnotations),
+            meta=described_meta({"tags": what.tags}) or None,
+        )
+
+    @cached_property
+    def body(self) -> Body:  # type: ignore[override]
+        try:
+            return Body(self.fn, self.name, timeout=self.api.timeout, input_schema=self.shape.input_schema)
+        except UsageError as mistake:
+            # A pattern in another dialect, or a keyword with a strange value: the API itself will judge.
+            log.warning("%s: arguments are not checked: %s", self.name, mistake)
+            anything = {"type": "object"}
+            return Body(self.fn, self.name, timeout=self.api.timeout, input_schema=anything)
+
+    @cached_property
+    def _wrapped(self) -> bool:  # type: ignore[override]
+        promised = self.shape.output_schema
+        return promised is not None and promised.get("type") != "object"
+
+    @cached_property
+    def _promise(self) -> SchemaVerifier | None:
+        promised = self.shape.output_schema
+        return None if promised is None else SchemaVerifier(promised, self.name, at_once=False)
+
+    async def _operate(self, arguments: dict[str, Any], ctx: Context) -> CallToolResult:
+        answer = await self.api.send(self.shape, arguments, ctx._call)
+        if self.operation.method == "head":
+            told = {name: answer.headers[name] for name in _TOLD_OF_HEAD if name in answer.headers}
+            return _said(msgspec.json.encode({"status": answer.status, **told}), structured=True)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_json = bool(answer.body) and (kind == "application/json" or kind.endswith("+json"))
+        if self._promise is not None or is_json:
+            return self._read(answer)
+        return _content(answer, kind, self._uri)
+
+    def _read(self, answer: ApiAnswer) -> CallToolResult:
+        body = answer.body.strip() or b"null"
+        try:
+            msgspec.json.decode(body)
+            text = body.decode()
+        except (ValueError, RecursionError):
+            raise self._unfit(answer) from None
+        if self._promise is None:
+            return _said(body, structured=text.startswith("{"))
+        try:
+            self._promise(None, body)
+        except TypeError:
+            raise self._unfit(answer) from None
+        except UsageError as mistake:
+            log.warning("%s: results are not checked: %s", self.name, mistake)
+            self._promise = None
+        return _said(body, structured=True)
+
+    def _unfit(self, answer: ApiAnswer) -> ToolError:
+        return ToolError(
+            f"The API answered {answer.status} with what does not fit its own description: {_shown(answer.body)}",
+            kind="UpstreamError",
+            details={"status": answer.status},
+        )
+
+
+def _said(body: bytes, *, structured: bool) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(text=body.decode())],
+        structured_content=Raw(body) if structured else UNSET,
+        is_error=False,
+    )
+
+
+def _content(answer: ApiAnswer, kind: str, uri: str) -> CallToolResult:
+    if not answer.body:
+        block: Any = TextContent(text=f"The API answered {_status(answer.status)}.")
+    elif kind.startswith(("image/", "audio/")):
+        made = ImageContent if kind.startswith("image/") else AudioContent
+        block = made(data=b64encode(answer.body).decode(), mime_type=kind)
+    elif kind.startswith("text/") or kind.endswith("xml"):
+        block = TextContent(text=answer.body.decode(errors="replace"))
+    else:
+        block = EmbeddedResource(resource=contents_of(answer.body, uri, kind or "application/octet-stream"))
+    return CallToolResult(content=[block], is_error=False)
+
+
+def _status(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _shown(body: bytes) -> str:
+    text = body[:LONGEST_REASON].decode(errors="replace")
+    return text if len(body) <= LONGEST_REASON else f"{text}…"
+
+
+def _refused(answer: ApiAnswer) -> ToolError:
+    said = _shown(answer.body)
+    details: dict[str, Any] = {"status": answer.status}
+    if "retry-after" in answer.headers:
+        details["retryAfter"] = answer.headers["retry-after"][:100]
+    return ToolError(
+        f"The API answered {_status(answer.status)}{': ' + said if said else '.'}",
+        kind="UpstreamError",
+        details=details,
+        retryable=answer.status in _RETRYABLE,
+    )
+
+
+def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
+    """Add a tool for each operation of a document that is wanted."""
+    check_options("from_openapi", options, ApiOptions)
+    document = spec if isinstance(spec, ApiDocument) else read_document(spec)
+    api = _api(document, options)
+    kept: Any = {name: value for name, value in options.items() if name in OperationFilter.__annotations__}
+    found = named(list(operations(document, kept)), options.get("rename", {}))
+    if not found:
+        raise UsageError("none of the operations of the document is wanted, or it has none")
+    tools = [OperationTool(api, operation, name) for name, operation in found.items()]
+    _check_place(api, tools)
+    server._add_components(list(_sound(tools)))
+    server.hold(api.sender.lifespan)
+    return api
+
+
+def _sound(tools: Sequence[OperationTool]) -> Sequence[OperationTool]:
+    """Those whose descriptions can be read: one that cannot is left out, and said so."""
+    sound = []
+    for tool in tools:
+        try:
+            tool.shape  # noqa: B018 – it is made
+            sound.append(tool)
+        except UsageError as mistake:
+            log.warning("%s is left out: %s", tool.name, mistake)
+    return sound
+
+
+def _api(document: ApiDocument, options: ApiOptions) -> Api:
+    ways = [name for name in ("url", "app", "client") if options.get(name) is not None]
+    if len(ways) > 1 and ways != ["url", "app"]:
+        raise UsageError(f"an API is reached by one of url, app and client; these are {' and '.join(ways)}")
+    if check.compiled({}) is None:
+        raise UsageError("an OpenAPI document needs the package jsonschema-rs: install portico[openapi]")
+    timeout, longest = options.get("timeout", SECONDS), options.get("longest", LONGEST_ANSWER)
+    if not timeout > 0 or longest < 1:
+        raise UsageError("timeout and longest are numbers above 0")
+    return Api(
+        document,
+        ShapeMaker(document, outputs=options.get("outputs", True)),
+        _sender(options),
+        SecuritySchemes(document, options.get("auth")),
+        options.get("variables", {}),
+        not ways,
+        timeout,
+        longest,
+    )
+
+
+def _sender(options: ApiOptions) -> ApiSender:
+    headers, url = options.get("headers", {}), options.get("url")
+    if options.get("app") is not None:
+        return AsgiApiSender(options["app"], headers, url or "")
+    if options.get("client") is not None:
+        return ClientApiSender(options["client"], headers)
+    return HttpApiSender(url, headers, private=options.get("private", False))
+
+
+def _check_place(api: Api, tools: Sequence[OperationTool]) -> None:
+    """Raises UsageError if it is not said where the API is."""
+    said = tools[0].operation.servers(api.document)
+    if api.needs_place and not is_absolute(base_of(said, api.variables)):
+        raise UsageError("the document does not say where the API is: give its url")
