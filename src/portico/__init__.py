@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from portico.client.client import Client
     from portico.client.sync import SyncClient
     from portico.gateway.gateway import Gateway
+    from portico.server.apps import AppPage
     from portico.server.asking.ambient import (
         CurrentAccessToken,
         CurrentContext,
@@ -157,6 +158,7 @@ _HOMES = {
         "Image",
         "ToolResult",
     ),
+    "portico.server.apps": ("AppPage",),
     "portico.server.calling.tools": ("Tool",),
     "portico.server.familiar": (
         "ResourceNotFoundError",
@@ -225,6 +227,7 @@ __all__ = [
     "AWSCognitoProvider",
     "AcceptedElicitation",
     "AccessToken",
+    "AppPage",
     "ArgTransform",
     "AssistantMessage",
     "Audio",

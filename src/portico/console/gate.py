@@ -29,6 +29,8 @@ KEY_HEADER = b"portico-console"
 TOKEN_SECONDS = 24 * 3600.0
 SESSION_SECONDS = 24 * 3600.0
 LONGEST_TOKEN = 16 * 1024
+# Browsers keep no cookie that is longer, with its name and all that is said of it.
+LONGEST_COOKIE = 3800
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
@@ -95,7 +97,7 @@ class ConsoleGate:
         self.access = access
         # How to get a new link, for people who have none.
         self.how = how
-        # The server's own tokens are good as well: they lie in files of its owner's.
+        # The server's own tokens are good as well.
         self.tokens: BearerTokens | None = None
         self.identify: Identify | None = None
         self._secret = secret
@@ -121,6 +123,11 @@ class ConsoleGate:
     def _signature(self, what: str, text: str) -> str:
         digest = hmac.digest(self._secret, f"portico console {what}\n{text}".encode(), "sha256")
         return urlsafe_b64encode(digest[:24]).decode()
+
+    @property
+    def _cookie_kind(self) -> str:
+        """Who was let in on other terms, before this port was served again, is not let in on these."""
+        return "cookie" if self.access.scope is None else f"cookie scope:{self.access.scope}"
 
     def _verified(self, what: str, signed: str) -> str | None:
         text, _, signature = signed.rpartition(".")
@@ -163,7 +170,7 @@ class ConsoleGate:
         found = dict(_COOKIE.findall(request.headers.get(b"cookie", b""))).get(_cookie_name(request))
         if found is None or b"cookie" in request.headers.repeated:
             return None
-        text = self._verified("cookie", found.decode("latin-1"))
+        text = self._verified(self._cookie_kind, found.decode("latin-1"))
         if text is None:
             return None
         visitor = msgspec.json.decode(urlsafe_b64decode(text), type=PageVisitor)
@@ -182,8 +189,14 @@ class ConsoleGate:
         visitor = await self._welcome(token, request) if 0 < len(token) <= LONGEST_TOKEN else None
         if visitor is None:
             return _says(401, "this token is not good here, or was used before")
-        text = urlsafe_b64encode(msgspec.json.encode(visitor)).decode()
-        cookie = self._signed("cookie", text)
+        try:
+            text = urlsafe_b64encode(msgspec.json.encode(visitor)).decode()
+        except (TypeError, ValueError):
+            return _says(403, "what this token says of you cannot be kept in a cookie")
+        cookie = self._signed(self._cookie_kind, text)
+        if len(cookie) > LONGEST_COOKIE:
+            # Rules may go by any of it, so that nothing is left out.
+            return _says(403, "this token says more of you than fits into a cookie")
         about = f"Path=/console; Max-Age={int(visitor.until - time.time())}; HttpOnly; SameSite=Strict"
         about += "; Secure" if request.secure else ""
         headers = (*_PRIVATE, (b"set-cookie", b"%b=%b; %b" % (_cookie_name(request), cookie.encode(), about.encode())))
@@ -195,8 +208,9 @@ class ConsoleGate:
             return None
         bearer = b"Bearer " + token.encode()
         if self.access.scope is None:
-            known = self.tokens is not None and self.tokens.verify(bearer) is not None
-            return PageVisitor(secrets.token_urlsafe(12), until) if known or await self._is_link(token) else None
+            known = None if self.tokens is None else self.tokens.verify(bearer)
+            # Only a link is for the owner: who has a token has it for what it may do at the endpoint.
+            return PageVisitor(secrets.token_urlsafe(12), until, known) if known or await self._is_link(token) else None
         if self.identify is None:
             return None
         headers = type(request.headers)({**request.headers, b"authorization": bearer})
@@ -204,9 +218,7 @@ class ConsoleGate:
         principal = await self.identify(shown)
         if not isinstance(principal, Principal) or principal.lacks({self.access.scope}):
             return None
-        # What else a token says is left out: a cookie is small.
-        kept = msgspec.structs.replace(principal, claims={})
-        return PageVisitor(secrets.token_urlsafe(12), min(until, shown.until or until), kept)
+        return PageVisitor(secrets.token_urlsafe(12), min(until, shown.until or until), principal)
 
     async def _is_link(self, token: str) -> bool:
         text = self._verified("token", token)

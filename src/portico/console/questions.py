@@ -15,6 +15,8 @@ from portico.wire.errors import ToolError
 from portico.wire.inputs import CreateMessageParams, CreateMessageResult, ElicitParams, ElicitResult
 
 MOST_QUESTIONS = 200
+# Of all that wait: servers choose how much they say.
+MOST_BYTES = 32 * 1024 * 1024
 ANSWER_SECONDS = 600.0
 
 QuestionKind = Literal["elicitation", "sampling", "roots"]
@@ -39,22 +41,40 @@ class PageAnswer(Struct, frozen=True):
     content: Any = None
 
 
+class WaitingQuestion(Struct):
+    """A question, whose it is to answer (None: the owner's of this process), and how much it says."""
+
+    question: OpenQuestion
+    asker: str | None
+    size: int
+    answered: asyncio.Future[PageAnswer]
+
+
 class Questions:
     """Those that wait. One that is not answered is cancelled in the end."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._ids = count(1)
-        self._waiting: dict[str, tuple[OpenQuestion, asyncio.Future[PageAnswer]]] = {}
+        self._waiting: dict[str, WaitingQuestion] = {}
 
-    def waiting(self) -> list[OpenQuestion]:
-        return [question for question, _ in self._waiting.values()]
+    def waiting(self, who: str | None = None) -> list[OpenQuestion]:
+        """Those that `who` may answer: the owner all, others those that came of their own calls."""
+        return [one.question for one in self._waiting.values() if who is None or one.asker == who]
 
     async def ask(
-        self, target: str, run: str | None, kind: QuestionKind, asked: Any, told: Callable[[OpenQuestion], None]
+        self,
+        target: str,
+        run: str | None,
+        kind: QuestionKind,
+        asked: Any,
+        told: Callable[[OpenQuestion], None],
+        asker: str | None = None,
     ) -> PageAnswer:
         """Wait for a person. `told` is for who has begun the call that led to it."""
-        if len(self._waiting) >= MOST_QUESTIONS:
+        size = len(msgspec.json.encode(asked))
+        kept = sum(one.size for one in self._waiting.values())
+        if len(self._waiting) >= MOST_QUESTIONS or kept + size > MOST_BYTES:
             return PageAnswer("cancel")
         question = OpenQuestion(
             id=f"q{next(self._ids)}", target=target, run=run, kind=kind, params=msgspec.to_builtins(asked),
@@ -67,7 +87,7 @@ class Questions:
         elif isinstance(asked, CreateMessageParams):
             question.message = "The server wants text from a model"
         future: asyncio.Future[PageAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[question.id] = question, future
+        self._waiting[question.id] = WaitingQuestion(question, asker, size, future)
         self._changed()
         told(question)
         try:
@@ -79,11 +99,11 @@ class Questions:
             del self._waiting[question.id]
             self._changed()
 
-    def answer(self, id: str, answered: PageAnswer) -> None:
+    def answer(self, id: str, answered: PageAnswer, who: str | None = None) -> None:
         found = self._waiting.get(id)
-        if found is None or found[1].done():
+        if found is None or found.answered.done() or (who is not None and found.asker != who):
             raise ToolError(f"there is no open question {id[:40]!r}: it was answered, or its call is over")
-        found[1].set_result(answered)
+        found.answered.set_result(answered)
 
     def _changed(self) -> None:
         for told in self.listeners:

@@ -50,8 +50,10 @@ class RunOutcome(Struct, kw_only=True):
 class PageRun:
     """A request that the page has made."""
 
-    def __init__(self, id: str, emit: Emit, progress: Callable[[Any], None]) -> None:
+    def __init__(self, id: str, emit: Emit, progress: Callable[[Any], None], asker: str | None = None) -> None:
         self.id = id
+        # Who has made it; None is the owner of this process.
+        self.asker = asker
         self.rounds = 0
         # What is waited for, and whether a person has given that up.
         self.asking: asyncio.Task[Raw] | None = None

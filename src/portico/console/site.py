@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
-from portico.console.gate import APART, ConsoleAccess, ConsoleGate
+from portico.console.gate import APART, TOKEN_SECONDS, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
 from portico.store.folder import data_directory
@@ -168,8 +169,14 @@ def attach(
     def usual() -> Any:
         return load_module("portico.console.console").Console(server, saved=data_directory(server.data) / SAVED)
 
+    began = int(time.time())
+
     async def spend(id: str, expires: float) -> bool:
-        return await server.runtime.spent.add(id, expires)
+        spent = server.runtime.spent
+        # The secret outlives this process; without a store, what was used before it began is not remembered.
+        if not spent.is_shared and expires < began + TOKEN_SECONDS:
+            return False
+        return await spent.add(id, expires)
 
     site = ConsoleSite(make or usual, ConsoleGate(access, secret, spend, how))
     server.pages += site.pages(lambda path: any(one.path == path and one.method == "GET" for one in server.pages))

@@ -89,12 +89,7 @@ class TargetService(Service):
         """What a target offers, or what it would show to another principal."""
         found = self._targets.get(target)
         principal = ctx.principal if as_principal is None else as_principal.principal()
-        other = self._as(found, principal, named=as_principal is not None)
-        if other is None:
-            items = await found.listed(kind)
-        else:
-            async with other as client:
-                items = await list_all(client, kind)
+        items = await self._listed(ctx, found, kind, principal, named=as_principal is not None)
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
             weights = weights_of(items)
@@ -103,11 +98,20 @@ class TargetService(Service):
                 self._recognise(found, items)
         return shown(answer)
 
+    async def _listed(
+        self, ctx: Context, found: ConsoleTarget, kind: Listed, principal: Principal | None, *, named: bool = False
+    ) -> list[dict[str, Any]]:
+        other = self._as(ctx, found, principal, named=named)
+        if other is None:
+            return await found.listed(kind)
+        async with other as client:
+            return await list_all(client, kind)
+
     @tool(annotations=READS)
-    async def lint(self, target: str) -> ToolResult:
+    async def lint(self, target: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """What is wrong with the tools of a target, as `portico contracts lint` says it."""
         found = self._targets.get(target)
-        items = await found.listed("tools")
+        items = await self._listed(ctx, found, "tools", ctx.principal)
         info = found.state.server
         contract = load_module("portico.services.contracts.definitions").contract_of(
             items,
@@ -124,11 +128,11 @@ class TargetService(Service):
             found.state.services = services
             self._targets.changed()
 
-    def _as(self, found: ConsoleTarget, principal: Principal | None, *, named: bool) -> Client | None:
+    def _as(self, ctx: Context, found: ConsoleTarget, principal: Principal | None, *, named: bool) -> Client | None:
         """A client of this server itself for a principal: one that was named, or the one who has logged in."""
         if named and found.state.kind != "self":
             raise ToolError("only this server itself can be looked at with the eyes of another principal")
-        return None if principal is None or found.state.kind != "self" else found.client_as(principal)
+        return None if principal is None or found.state.kind != "self" else found.client_as(principal, _who(ctx))
 
     # Asking
 
@@ -192,24 +196,35 @@ class TargetService(Service):
             raise ToolError("who has logged in calls in their own name")
         principal = ctx.principal if other is None else other.principal()
         run = partial(
-            found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params), seconds
-        )
-        client = self._as(found, principal, named=other is not None)
+            found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params),
+            seconds, asker=_who(ctx),
+        )  # fmt: skip
+        client = self._as(ctx, found, principal, named=other is not None)
         if client is None:
             return shown(await run())
         async with client:
             return shown(await run(client=client))
 
     @tool
-    async def cancel_run(self, run: str) -> ToolResult:
+    async def cancel_run(self, run: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """Give up waiting for something that is being asked; the target is told."""
         found = next((one.runs[run] for one in self._targets if run in one.runs), None)
-        return shown({"cancelled": found is not None and found.cancel()})
+        own = found is not None and _who(ctx) in (None, found.asker)
+        return shown({"cancelled": found is not None and own and found.cancel()})
 
     @tool
-    async def subscribe(self, target: str, uri: str) -> ToolResult:
+    async def subscribe(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """Be told when a resource changes."""
-        return shown({"uris": await self._targets.get(target).watch(uri, True)})
+        found = self._targets.get(target)
+        other = self._as(ctx, found, ctx.principal, named=False)
+        if other is not None:
+            # All pages are told by one connection, the owner's: so who asks has to be one who may read it.
+            async with other as client:
+                try:
+                    await client.read_resource(uri)
+                except Error as failure:
+                    raise ToolError(f"it cannot be watched: {failure}") from None
+        return shown({"uris": await found.watch(uri, True)})
 
     @tool
     async def unsubscribe(self, target: str, uri: str) -> ToolResult:
@@ -219,14 +234,20 @@ class TargetService(Service):
     # Being asked
 
     @tool(annotations=READS)
-    async def list_questions(self) -> ToolResult:
+    async def list_questions(self, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """What servers have asked, and no person has answered yet."""
-        return shown({"questions": self._questions.waiting()})
+        return shown({"questions": self._questions.waiting(_who(ctx))})
 
     @tool
-    async def answer(self, question: str, action: Action, content: dict[str, Any] | None = None) -> ToolResult:
+    async def answer(
+        self,
+        question: str,
+        action: Action,
+        content: dict[str, Any] | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
         """Answer a question of a server."""
-        self._questions.answer(question, PageAnswer(action, content))
+        self._questions.answer(question, PageAnswer(action, content), _who(ctx))
         return shown({"answered": True})
 
 
@@ -272,6 +293,11 @@ class OpeningService(Service):
             raise ToolError("this server itself cannot be closed here")
         await self._targets.close(target)
         return shown({"targets": self._targets.states()})
+
+
+def _who(ctx: Context) -> str | None:
+    """Who has logged in; None is the owner of this process."""
+    return None if ctx.principal is None else str(ctx.principal.identity)
 
 
 def _progress(ctx: Context, said: ProgressParams) -> None:

@@ -148,20 +148,23 @@ class ConsoleTarget:
         client.upstream.pool = partial(TappedPool, self._wire, self.state.id)
         return client
 
-    def client_as(self, principal: Any) -> Client:
-        """Another client of this server itself, for a principal that is judged as if it came over the network."""
+    def client_as(self, principal: Any, asker: str | None) -> Client:
+        """Another client of this server itself, for a principal that is judged as if it came over the network; and
+        whose questions are for the one who asks."""
         assert isinstance(self.place, Within)
-        return self._client(self.place.seen_from("console"), self.state.wanted, {"principal": principal})
+        return self._client(self.place.seen_from("console"), self.state.wanted, {"principal": principal}, asker)
 
-    def _client(self, place: Any, revision: Revision | None, options: dict[str, Any]) -> Client:
-        sampling, eliciting = self._sample, self._elicit
+    def _client(
+        self, place: Any, revision: Revision | None, options: dict[str, Any], asker: str | None = None
+    ) -> Client:
+        sampling, eliciting = partial(self._sample, asker), partial(self._elicit, asker)
         client = Client(
             place, revision=revision, undeclared=True, name=CONSOLE_NAME, version=__version__,
             sampling_handler=sampling, elicitation_handler=eliciting, elicitation_modes=MODES, sampling_tools=True,
-            roots=[], log_handler=self._logged, log_level="debug", message_handler=self._heard, timeout=None,
-            retries=1, validate=False, trace=self._trace, **options,
+            roots=[], log_handler=partial(self._logged, asker), log_level="debug", message_handler=self._heard,
+            timeout=None, retries=1, validate=False, trace=self._trace, **options,
         )  # fmt: skip
-        client.inputs = PageInputs(self._roots, sampling, eliciting, modes=MODES, sampling_tools=True)
+        client.inputs = PageInputs(partial(self._roots, asker), sampling, eliciting, modes=MODES, sampling_tools=True)
         return client
 
     def _greeted(self, client: Client) -> None:
@@ -229,10 +232,13 @@ class ConsoleTarget:
             return
         self._changed()
 
-    def _logged(self, message: MessageParams) -> None:
-        """A log line that does not say whose it is: then it is told to all runs."""
+    def _runs_of(self, asker: str | None) -> list[PageRun]:
+        return [run for run in self.runs.values() if run.asker == asker]
+
+    def _logged(self, asker: str | None, message: MessageParams) -> None:
+        """A log line that does not say which run it is of: then it is told to all that its asker has."""
         said = {"level": message.level, "logger": message.logger, "data": message.data}
-        for run in list(self.runs.values()):
+        for run in self._runs_of(asker):
             run.say("log", {"run": run.id, **said})
 
     async def watch(self, uri: str, on: bool) -> list[str]:
@@ -249,23 +255,24 @@ class ConsoleTarget:
 
     # Being asked
 
-    async def _ask(self, kind: QuestionKind, asked: Any) -> PageAnswer:
-        run = current_run.get() or (next(iter(self.runs.values())) if len(self.runs) == 1 else None)
+    async def _ask(self, asker: str | None, kind: QuestionKind, asked: Any) -> PageAnswer:
+        own = self._runs_of(asker)
+        run = current_run.get() or (own[0] if len(own) == 1 else None)
 
         def told(question: OpenQuestion) -> None:
             if run is not None:
                 run.say("question", question)
 
-        return await self._questions.ask(self.state.id, None if run is None else run.id, kind, asked, told)
+        return await self._questions.ask(self.state.id, None if run is None else run.id, kind, asked, told, asker)
 
-    async def _elicit(self, asked: Any) -> Any:
-        return as_elicited(await self._ask("elicitation", asked))
+    async def _elicit(self, asker: str | None, asked: Any) -> Any:
+        return as_elicited(await self._ask(asker, "elicitation", asked))
 
-    async def _sample(self, asked: Any) -> Any:
-        return as_sampled(await self._ask("sampling", asked))
+    async def _sample(self, asker: str | None, asked: Any) -> Any:
+        return as_sampled(await self._ask(asker, "sampling", asked))
 
-    async def _roots(self) -> Any:
-        answered = await self._ask("roots", {})
+    async def _roots(self, asker: str | None) -> Any:
+        answered = await self._ask(asker, "roots", {})
         return answered.content if answered.action == "accept" else {}
 
     # Asking
@@ -279,10 +286,11 @@ class ConsoleTarget:
         params: dict[str, Any],
         seconds: float | None = None,
         client: Client | None = None,
+        asker: str | None = None,
     ) -> RunOutcome:
         """`client`: in place of our own, for who asks with the eyes of another principal."""
         client = client or self.ready()
-        run = self.runs[id] = PageRun(id, emit, progress)
+        run = self.runs[id] = PageRun(id, emit, progress, asker)
         before = self._wire.last
         try:
             outcome = await carry_out(client, run, method, params, seconds)

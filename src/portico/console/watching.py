@@ -48,6 +48,7 @@ class WatchService(Service):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.wire = WireTopic(console)
+        self._questions = console.questions
         self.topics: dict[str, Topic] = {
             "targets": Changing(console.targets.listeners, lambda: {"targets": console.targets.states()}),
             "questions": Changing(console.questions.listeners, lambda: {"questions": console.questions.waiting()}),
@@ -92,6 +93,8 @@ class WatchService(Service):
         while time.monotonic() < until:
             for name in seen:
                 said, seen[name] = self.topics[name].news(seen[name])
+                if said is not None and name == "questions" and ctx.principal is not None:
+                    said = {"questions": self._questions.waiting(ctx.principal.identity)}
                 if said is not None:
                     say(ctx, name, said)
             if self._ended or self.draining():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,16 +15,27 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 MOST_MESSAGES = 2000
 MOST_BYTES = 32 * 1024 * 1024
-MOST_OPEN = 10_000
+MOST_OPEN = 1000
+# Of an id: the other side may have chosen it to fill our memory.
+LONGEST_ID = 200
 # Of a message that is longer, the list shows the beginning.
 SHOWN = 8 * 1024
+# Of all headers of a message, and of one.
+LONGEST_HEADERS = 8 * 1024
+LONGEST_HEADER = 2000
 
 Hop = Literal["client", "target", "upstream"]
 Way = Literal["sent", "received"]
 HeaderList = Sequence[tuple[str, str]]
 
 # What opens a door is not shown, in whatever header it stands.
-_SECRET = ("authorization", "cookie", "token", "secret", "api-key", "apikey", "password", "dpop", "portico-console")
+_SECRET = (
+    "authorization", "cookie", "token", "secret", "-key", "apikey", "password", "dpop", "portico-console", "jwt",
+    "assertion", "credential", "client-cert",
+)  # fmt: skip
+_SECRET_FIELD = re.compile(
+    r"([?&][^=&#]*(?:token|secret|key|password|code|assertion|sig)[^=&#]*=)[^&#]*", re.IGNORECASE
+)
 _HIDDEN = "•••"
 
 
@@ -142,9 +155,7 @@ class WireLog:
     def answered(self, asked: WireMessage, status: int, http: HttpPart) -> None:
         """A response has begun. If it has a message, that is still to come."""
         if asked.kind == "request":
-            if len(self._heads) >= MOST_OPEN:
-                self._heads.clear()
-            self._heads[asked.trip] = status, http
+            _remember(self._heads, asked.trip, (status, http))
         else:
             self.add(asked.hop, asked.peer, "received", b"", http=http, status=status, trip=asked.trip)
 
@@ -157,29 +168,27 @@ class WireLog:
         id = about.id if about.id is not UNSET else None
         if isinstance(about.method, str):
             message.kind = "notification" if about.id is UNSET else "request"
-            message.method, message.rpc_id = about.method[:200], id
+            message.method, message.rpc_id = about.method[:200], _short_id(id)
             named = _decoded(_named, about.params) or _AboutName()
             what = named.name if named.name is not None else named.uri
             message.name = what[:1000] if isinstance(what, str) else None
             self._follow(message, named)
         elif about.id is not UNSET or about.error is not UNSET:
-            message.kind, message.rpc_id = "response", id
+            message.kind, message.rpc_id = "response", _short_id(id)
             result = None if about.error is not UNSET else _decoded(_result, about.result)
             message.error = about.error is not UNSET or (result is not None and result.is_error is True)
             self._answer(message)
 
     def _follow(self, message: WireMessage, named: _AboutName) -> None:
         if message.kind == "notification":
-            trip = self._progress.get((message.peer, named.progress)) if named.progress is not None else None
+            progress = _short_id(named.progress)
+            trip = self._progress.get((message.peer, progress)) if progress is not None else None
             message.trip = message.trip or trip or ""
             return
         message.trip = message.trip or str(message.id)
-        if len(self._open) >= MOST_OPEN:
-            self._open.clear()
-            self._progress.clear()
-        self._open[message.peer, message.way, message.rpc_id] = message.trip, message.at
+        _remember(self._open, (message.peer, message.way, message.rpc_id), (message.trip, message.at))
         if named.meta is not None and named.meta.progress is not None:
-            self._progress[message.peer, named.meta.progress] = message.trip
+            _remember(self._progress, (message.peer, _short_id(named.meta.progress)), message.trip)
 
     def _answer(self, message: WireMessage) -> None:
         asked = "received" if message.way == "sent" else "sent"
@@ -190,9 +199,10 @@ class WireLog:
 
     def _keep(self, message: WireMessage) -> None:
         self._messages.append(message)
-        self._bytes += message.size
+        # As it is in memory, where one character of a text can make it four times as long.
+        self._bytes += sys.getsizeof(message.text)
         while len(self._messages) > self._most or (self._bytes > self._most_bytes and len(self._messages) > 1):
-            self._bytes -= self._messages.popleft().size
+            self._bytes -= sys.getsizeof(self._messages.popleft().text)
             self.dropped += 1
         for told in self.listeners:
             told()
@@ -236,15 +246,40 @@ def short(message: WireMessage) -> WireMessage:
 
 
 def http_part(pairs: Iterable[tuple[str, str]], method: str | None = None, path: str | None = None) -> HttpPart:
-    """Without what opens a door."""
-    return HttpPart(method, path, [(name, _shown(name, value)) for name, value in pairs])
+    """Without what opens a door, and with no more than a person wants to read."""
+    shown: list[tuple[str, str]] = []
+    left = LONGEST_HEADERS
+    for name, value in pairs:
+        shown.append((name[:LONGEST_HEADER], _shown(name, value)))
+        left -= len(shown[-1][0]) + len(shown[-1][1])
+        if left < 0:
+            break
+    return HttpPart(method, None if path is None else _without_secrets(path)[:LONGEST_HEADER], shown)
 
 
 def _shown(name: str, value: str) -> str:
     lowered = name.lower()
+    if lowered == "mcp-session-id":
+        return f"{value[:8]}…"
     if any(part in lowered for part in _SECRET):
         return _HIDDEN
-    return f"{value[:8]}…" if lowered == "mcp-session-id" else value[:2000]
+    return (_without_secrets(value) if lowered in ("location", "referer") else value)[:LONGEST_HEADER]
+
+
+def _without_secrets(url: str) -> str:
+    return _SECRET_FIELD.sub(rf"\g<1>{_HIDDEN}", url)
+
+
+def _short_id(id: Any) -> Any:
+    return id[:LONGEST_ID] if isinstance(id, str) else id
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """The oldest goes: what has no answer after so many others has none to come."""
+    known.pop(key, None)
+    if len(known) >= MOST_OPEN:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _decoded(decoder: Any, raw: Raw | UnsetType) -> Any:

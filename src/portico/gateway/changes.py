@@ -14,6 +14,7 @@ from portico.gateway.lane import Lane
 from portico.rpc.call import Call, Emit, Handler
 from portico.rpc.relay import ChangeRelay
 from portico.wire import notices
+from portico.wire.apps import EXTENSION, PAGE_TYPE
 from portico.wire.errors import Closed, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities
 from portico.wire.subscriptions import Filter
@@ -21,9 +22,12 @@ from portico.wire.subscriptions import Filter
 # Changes that come together are looked at together.
 GATHER_SECONDS = 0.05
 
-# Some servers list what asks a client only to those who can be asked.
+# Some servers list what asks a client only to those who can be asked, and what is for a page to those who show pages.
 ALL_CAPABILITIES = ClientCapabilities(
-    elicitation={"form": {}, "url": {}}, sampling={"tools": {}, "context": {}}, roots={}
+    elicitation={"form": {}, "url": {}},
+    sampling={"tools": {}, "context": {}},
+    roots={},
+    extensions={EXTENSION: {"mimeTypes": [PAGE_TYPE]}},
 )
 
 _LISTS = {

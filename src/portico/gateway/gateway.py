@@ -36,6 +36,7 @@ from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
+from portico.server.apps import PassedPages
 from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Service
 from portico.server.registry.views import KINDS
@@ -96,6 +97,7 @@ class Gateway(Server):
         )
         self._routes.tasks = self._tasks
         super()._add_service(GatewaySkills(lambda: self._routes))
+        super()._add_service(PassedPages())
         super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
@@ -238,7 +240,7 @@ class Gateway(Server):
 
     @property
     def services(self) -> tuple[Service, ...]:
-        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills))
+        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills | PassedPages))
 
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""

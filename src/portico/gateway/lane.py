@@ -21,6 +21,7 @@ from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices
+from portico.wire.apps import EXTENSION, shows_pages
 from portico.wire.content import EmptyResult
 from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError, Refused
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
@@ -34,7 +35,8 @@ Told = Callable[[str, Raw], None]
 
 def carried(able: ClientCapabilities) -> ClientCapabilities:
     """Of what a client can be asked, that which goes through a gateway."""
-    return ClientCapabilities(elicitation=able.elicitation, sampling=able.sampling, roots=able.roots)
+    pages = {EXTENSION: (able.extensions or {})[EXTENSION]} if shows_pages(able) else None
+    return ClientCapabilities(elicitation=able.elicitation, sampling=able.sampling, roots=able.roots, extensions=pages)
 
 
 class _Held(Struct, eq=False):

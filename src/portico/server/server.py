@@ -197,6 +197,8 @@ class Server(FamiliarServer, Registrar):
         self._services: list[Service] = []
         # Whether texts are structured content too; and what transforms let through.
         self._structured = structured_output
+        # What is there from the first tool on that has a page of MCP Apps.
+        self._app_pages: Service | None = None
         self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
         self.disabled: list[Component] = []
@@ -618,7 +620,12 @@ class Server(FamiliarServer, Registrar):
                 one.structure_text()
         if self._filters:
             components = [one for one in components if all(keeps(one) for keeps in self._filters)]
-        self.registry.add_all(components)
+        pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
+        known = {one.uri for one in components if isinstance(one, Resource)}
+        self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
+        if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
+            self._app_pages = load_module("portico.server.apps").AppPages()
+            self._add_service(self._app_pages)
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
             self.tasks = load_module("portico.server.tasks.tasks").TaskService()
@@ -643,7 +650,7 @@ class Server(FamiliarServer, Registrar):
     @property
     def services(self) -> tuple[Service, ...]:
         """The services that were added, in their order."""
-        return tuple(service for service in self._services if service is not self.tasks)
+        return tuple(one for one in self._services if one is not self.tasks and one is not self._app_pages)
 
     def add(self, component: Any, *, everywhere: bool = False) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.

@@ -20,6 +20,7 @@ from portico.server.asking.rounds import BodyReply, Detached, Rounds, Settle, Se
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
+from portico.wire.apps import shows_pages
 from portico.wire.content import SamplingBlock, TextContent
 from portico.wire.errors import ToolError
 from portico.wire.inputs import (
@@ -171,6 +172,11 @@ class Context(FamiliarContext):
     @property
     def capabilities(self) -> metas.ClientCapabilities:
         return self._call.capabilities
+
+    @property
+    def shows_pages(self) -> bool:
+        """Whether the client shows pages of MCP Apps beside results."""
+        return shows_pages(self._call.capabilities)
 
     @property
     def principal(self) -> Any:

@@ -56,6 +56,8 @@ class ToolOptions(TypedDict, total=False):
     output_schema: dict[str, Any] | None
     structured_output: bool | None
     task: Mode | TaskConfig
+    ui: Any
+    visibility: Collection[str] | None
 
 
 class Tool:
@@ -63,6 +65,10 @@ class Tool:
 
     # How wrong arguments are told, where that is not as the server has it.
     argument_errors: ArgumentErrors | None = None
+    # What a host shows beside its result, if it came with the tool.
+    page: Any = None
+    # Whether something is said of that at all.
+    is_app = False
     # The service that it came with; empty for one of the server's own. And what its server makes of it: that is asked
     # for with every call.
     owner = ""
@@ -101,6 +107,9 @@ class Tool:
             execution=None if self.task is None else {"taskSupport": self.task.mode},
             meta=described_meta(options) or None,
         )
+        if options.get("ui") is not None or options.get("visibility") is not None:
+            self._put_page(options.get("ui"), options.get("visibility"))
+        self.is_app = "ui" in (self.definition.meta or ())
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         promised = self.definition.output_schema
         self._wrapped = promised is not None and promised.get("type") != "object"
@@ -112,6 +121,11 @@ class Tool:
         self._uri = f"tool://{self.name}/result"
         # Whether its author has left it open what becomes of a text.
         self._open = options.get("structured_output") is None and promised is None
+
+    def _put_page(self, ui: Any, visibility: Collection[str] | None) -> None:
+        said, self.page = load_module("portico.server.apps").page_of(self.name, ui, visibility)
+        meta = dict(self.definition.meta or {})
+        self.definition.meta = {**meta, "ui": {**meta.get("ui", {}), **said}}
 
     def structure_text(self) -> None:
         """Send a text as structured content too, unless the author has said something about that."""

@@ -1,0 +1,54 @@
+"""A tool with a page of its own (MCP Apps): hosts that show pages show it beside the result, others show the text.
+
+The page asks the tool `roll_again`, which models are not shown.
+"""
+
+from __future__ import annotations
+
+import random
+
+from portico import AppPage, Server
+
+PAGE = """<!doctype html>
+<title>Dice</title>
+<style>body { font: 3rem system-ui; text-align: center } button { font: 1rem system-ui }</style>
+<p id="dice">…</p>
+<button id="again">Roll again</button>
+<script>
+  let next = 1;
+  const waiting = new Map();
+  const post = (message) => parent.postMessage({ jsonrpc: "2.0", ...message }, "*");
+  const ask = (method, params) =>
+    new Promise((done) => { waiting.set(next, done); post({ id: next++, method, params }); });
+  const show = (result) => {
+    dice.textContent = (result.structuredContent?.dice ?? []).map((n) => "⚀⚁⚂⚃⚄⚅"[n - 1]).join(" ");
+  };
+  addEventListener("message", ({ source, data }) => {
+    if (source !== parent) return;
+    if (data.method === "ui/notifications/tool-result") show(data.params);
+    else if (data.method === undefined) { waiting.get(data.id)?.(data.result ?? {}); waiting.delete(data.id); }
+  });
+  again.onclick = async () => show(await ask("tools/call", { name: "roll_again", arguments: { count: 2 } }));
+  ask("ui/initialize", {
+    protocolVersion: "2026-01-26", appInfo: { name: "dice", version: "1.0.0" }, appCapabilities: {},
+  }).then(() => post({ method: "ui/notifications/initialized", params: {} }));
+</script>
+"""
+
+server = Server("dice", version="1.0.0")
+
+
+@server.tool(ui=AppPage(PAGE, uri="ui://dice/table", title="Dice", prefers_border=True))
+def roll(count: int = 2) -> dict[str, list[int]]:
+    """Roll some dice."""
+    return {"dice": [random.randint(1, 6) for _ in range(count)]}
+
+
+@server.tool(ui="ui://dice/table", visibility=["app"])
+def roll_again(count: int = 2) -> dict[str, list[int]]:
+    """Roll some dice, for the page."""
+    return roll(count)
+
+
+if __name__ == "__main__":
+    server.run()
