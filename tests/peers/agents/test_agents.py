@@ -1,6 +1,6 @@
 """The agents of others with a server of ours: they find a tool and call it, over stdio and over HTTP.
 
-Each is a script in an environment of their own, which has nothing of ours; the models are scripted, so that no network is needed.
+Each is a script in an environment of its own, which has nothing of ours; the models are scripted: there is no network.
 """
 
 from __future__ import annotations
