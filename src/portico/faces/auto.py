@@ -38,7 +38,11 @@ class AutoFace:
     def start(self, call: Call) -> Any:
         if self.worn:
             return self.face.start(call)
-        return self._choose(call) if call.method in _DECISIVE else self._start(call)
+        return self._choose(call) if call.method in _DECISIVE or self._is_ours(call) else self._start(call)
+
+    def _is_ours(self, call: Call) -> bool:
+        """Another process has listed it, or this one before it was started anew."""
+        return call.method == "tools/call" and call.typed().name in self.desk.registry.by_name
 
     async def _choose(self, call: Call) -> Any:
         self.worn = self.worn or await self._is_large(call)

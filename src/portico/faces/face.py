@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from portico.faces.seen import SeenTools
 from portico.rpc.call import Call, Handler, members
-from portico.server.guard import Kind
+from portico.server.guard import Kind, Owned
 from portico.server.registry.service import Answer
 from portico.server.server import Server
 from portico.wire import jsonrpc
@@ -30,6 +30,9 @@ from portico.wire.tools import Tool as Definition
 
 # Pages that were put together of our own tools and of those that are always shown.
 MOST_KEPT = 64
+# Whose its own tools are that come from no service, and those that give no more than the server's list does.
+FACES = "faces"
+LISTING = frozenset({"find_tools"})
 TASKS = "io.modelcontextprotocol/tasks"
 
 
@@ -96,15 +99,46 @@ class ServerFace:
         if answer is not None:
             return answer(call)
         if name in self.desk.registry.by_name:
-            return self.desk.start(call)
+            return self.answer_own(call, "tool", self.owned(name), decided=name not in LISTING)
         return self.start_server(call)
+
+    # What is our own is decided, counted and recorded as what the server has
+
+    def owned(self, name: str) -> Owned:
+        """Whose a tool of our own is for rules and records: the service that it comes from, or else of `faces`."""
+        return Owned(getattr(self.desk.registry.by_name[name], "owner", "") or FACES, name)
+
+    def answer_own(self, call: Call, kind: Kind, owned: Owned, *, decided: bool = True) -> Any:
+        protection = getattr(self.server, "protection", None)
+        if protection is None:
+            return self.desk.start(call)
+        return protection.pass_to(call, kind, owned, self.desk.start, decided=decided)
+
+    def sees(self, call: Call, owned: Owned) -> bool:
+        """Whether rules let the sender of a call see a tool of our own."""
+        guard = getattr(getattr(self.server, "protection", None), "guard", None)
+        return guard is None or guard.sight(call).sees("tool", owned)
+
+    def _shown(self, call: Call, whole: Sequence[Definition]) -> Sequence[Definition]:
+        """Those of our own tools that the sender of a call is shown: the same object if it is all of them."""
+        shown = [one for one in whole if self._is_shown(call, one.name)]
+        return whole if len(shown) == len(whole) else shown
+
+    def _is_shown(self, call: Call, name: str) -> bool:
+        return name in LISTING or name in self.answers or self.sees(call, self.owned(name))
 
     # Listing
 
     def _list(self, call: Call) -> Any:
         revision = call.revision or LATEST
-        page = self.desk.tools.page(revision, call.typed().cursor, self._definitions())
-        return page if not self.always else self._with_always(call, page)
+        whole, cursor = self._definitions(), call.typed().cursor
+        shown = self._shown(call, whole)
+        if shown is whole:
+            page = self.desk.tools.page(revision, cursor, whole)
+        else:
+            page = self.desk.tools.once(shown, revision, cursor)
+        # Those that are always shown stand on the first page.
+        return self._with_always(call, page) if self.always and cursor is None else page
 
     def _definitions(self) -> Sequence[Definition]:
         """Our own tools; those that pass calls on may become a task wherever the server has tasks."""
@@ -177,7 +211,7 @@ class ServerFace:
 
     def hides(self, call: Call, kind: Kind, name: str) -> bool:
         ours = kind == "tool" and name in self.desk.registry.by_name
-        return not ours and members(self.server).hides(call, kind, name)
+        return not self._is_shown(call, name) if ours else members(self.server).hides(call, kind, name)
 
     def refused(self, status: int, reason: str, address: str | None) -> None:
         members(self.server).refused(status, reason, address)

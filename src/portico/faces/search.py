@@ -214,7 +214,7 @@ def _answer(view: ToolView, queries: Sequence[str], found: Sequence[Sequence[See
         if not tools:
             lines.append(f"Nothing found. There are tools of {_owners(view)}.")
         for one in tools:
-            said = f"{one.name}: above" if one.name in told else _written(one, detail)
+            said = f"{printable(one.name)}: above" if one.name in told else _written(one, detail)
             told.add(one.name)
             if len(said) > left:
                 return "\n".join([*lines, "(cut off: ask for fewer tools at once)"])

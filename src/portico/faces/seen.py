@@ -84,6 +84,8 @@ class ToolView:
     def __init__(self, pages: Sequence[_ReadPage], tools: Sequence[SeenTool]) -> None:
         # Held, so that no other object gets their identity.
         self._pages = pages
+        # What the places are places in.
+        self.all = tools
         places = [at for page in pages for at in page.places or ()]
         self.tools = [tools[at] for at in places]
         self.visible = bytearray(len(tools))
@@ -151,8 +153,10 @@ class SeenTools:
         self, call: Call, queries: Iterable[str], most: int, owner: str | None = None
     ) -> list[list[SeenTool]]:
         """For each query the tools that fit best; only those of one owner, if it is given."""
-        view = await self.view(call)
-        index = await self._current()
+        view, index = await self.view(call), await self._current()
+        while view.all is not self._tools:
+            # All was forgotten meanwhile: what stands at a place now is another tool.
+            view, index = await self.view(call), await self._current()
         # Tools may have been added since the view was made; they are not in it.
         visible = bytes(view.visible) + bytes(len(self._tools) - len(view.visible))
         if owner is not None:

@@ -106,6 +106,10 @@ class GatewayView:
     def capabilities(self) -> ServerCapabilities:
         return self._gateway.capabilities
 
+    @property
+    def protection(self) -> Any:
+        return self._gateway.protection
+
     def hides(self, call: Call, kind: Kind, name: str) -> bool:
         return self._gateway.hides(call, kind, name)
 

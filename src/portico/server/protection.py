@@ -164,6 +164,26 @@ class Protection:
             raise ResourceNotFound(name)
         raise await self._server.others.unknown(call, kind, name, self._server.catalogs[f"{kind}s/list"])
 
+    # What stands before the server: the tools of a face
+
+    def pass_to(self, call: Call, kind: Kind, owned: Owned, answer: Answer, *, decided: bool = True) -> Any:
+        """The answer to a call about something that is as good as the server's own. Not `decided`: it is counted and
+        recorded, as a list is, but there is nothing to allow, because it gives the caller only what is theirs."""
+        enter = self._before if decided else self._noted
+        return self._pass(partial(enter, kind, owned), answer, call)
+
+    def _before(self, kind: Kind, owned: Owned, passage: Passage, answer: Answer) -> Any:
+        arguments = getattr(passage.call.typed(), "arguments", NOTHING)
+        if not self._allows(passage, kind, owned, arguments):
+            return self._deny(passage.call, kind, passage.call.typed().name)
+        waiting = self._clear(passage, arguments)
+        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+
+    def _noted(self, kind: Kind, owned: Owned, passage: Passage, answer: Answer) -> Any:
+        passage.kind, passage.owned, passage.reached = kind, owned, True
+        waiting = None if self.meter is None else self.meter.reach(passage)
+        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+
     def _complete(self, passage: Passage, answer: Answer) -> Any:
         ref = passage.call.typed().ref
         kind: Kind

@@ -10,7 +10,16 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from portico import Error, ProtocolError, ToolError
-from portico.extend import ERROR, InputRequiredResult, InternalError, InvalidParams, MissingCapability, Unknown, to_json
+from portico.extend import (
+    ERROR,
+    InputRequiredResult,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    MissingCapability,
+    Unknown,
+    to_json,
+)
 from portico.services.code.table import ScriptTool
 
 log = logging.getLogger("portico")
@@ -89,6 +98,11 @@ def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
         return error(str(failure), kind, failure.details or None, retryable=failure.retryable)
     if isinstance(failure, Unknown):
         return error(failure.message, "ResourceNotFound")
+    if isinstance(failure, MethodNotFound):
+        # A tool that runs only as a task; or its server has none any more.
+        return error(
+            f"A script cannot call {tool.name}: {failure.message.removeprefix('Method not found: ')}", "Unsupported"
+        )
     if isinstance(failure, MissingCapability):
         return error(f"{tool.name} has to ask something that this client has no way to answer.", "PermissionError")
     if isinstance(failure, ProtocolError) and not isinstance(failure, InternalError):

@@ -14,8 +14,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico import Server, ToolError
-from portico.extend import LATEST, Call, Handler, ServerFace, add_find_tools, identity_of, members, to_json
-from portico.services.code.service import Code
+from portico.extend import LATEST, Call, Handler, Owned, ServerFace, add_find_tools, members, to_json
+from portico.services.code.service import Code, owner_of
+from portico.services.code.table import ToolTable
 
 SHOWN = ("run", "describe_tools")
 OUTPUTS = "run://output/"
@@ -53,6 +54,8 @@ class CodeFace(ServerFace):
             # Any process that the server shares its key with goes on with a question.
             desk.seal = server.seal
             desk.runtime = replace(desk.runtime, seal=server.seal, spent=server.runtime.spent)
+            # That a script was saved is told to who listens to the server.
+            desk.subscriptions.spread = server.subscriptions.publish_everywhere
         desk.add(code)
         return code
 
@@ -60,7 +63,8 @@ class CodeFace(ServerFace):
         if call.method == "resources/read" and self.code.name in {one.name for one in self.desk.services}:
             uri = getattr(call.typed(), "uri", "")
             if uri.startswith(OUTPUTS):
-                return self.desk.start(call)
+                # It is given only to who ran the script.
+                return self.answer_own(call, "resource", Owned(self.code.name, uri), decided=False)
         return super().start(call)
 
     # Saved scripts
@@ -69,15 +73,25 @@ class CodeFace(ServerFace):
         return self._list_all(call) if self.code.saves else super()._list(call)
 
     async def _list_all(self, call: Call) -> Raw:
+        own, cursor = list(self._shown(call, self._definitions())), call.typed().cursor
+        if self.sees(call, Owned(self.code.name, "run_saved")):
+            own += [msgspec.convert(one, type(own[0])) for one in await self._saved(call)]
+        page = self.desk.tools.once(own, call.revision or LATEST, cursor)
+        return await self._with_always(call, page) if self.always and cursor is None else page
+
+    async def _saved(self, call: Call) -> list[dict[str, Any]]:
+        """The scripts of a caller that can be called: all that they use is as it was, and no tool has their name."""
+        scripts = await self.code.saved.all(owner_of(call))
+        if not scripts:
+            return []
+        table = await self._table(call)
+        return [
+            one.definition(table) for one in scripts if not table.changed(one.tools) and one.name not in table.by_name
+        ]
+
+    async def _table(self, call: Call) -> ToolTable:
         about = {name: getattr(call, name) for name in ("principal", "client", "address", "headers", "facet")}
-        scripts = await self.code.saved.all(identity_of(call.principal) or "")
-        own = list(self._definitions())
-        if scripts:
-            table = await self.code.tables.of(about)
-            kept = [one.definition(table) for one in scripts if not table.changed(one.tools)]
-            own += [msgspec.convert(one, type(own[0])) for one in kept]
-        page = self.desk.tools.once(own, call.revision or LATEST, call.typed().cursor)
-        return page if not self.always else await self._with_always(call, page)
+        return await self.code.tables.of(about)
 
     def _definitions(self) -> Sequence[Any]:
         shown = super()._definitions()
@@ -91,15 +105,12 @@ class CodeFace(ServerFace):
         return self._call_saved(call, name)
 
     async def _call_saved(self, call: Call, name: str) -> Any:
-        """A saved script by its name, unless the server has a tool of that name."""
-        own = getattr(self.server, "owner_of", None)
-        is_tool = own is not None and bool(own("tool", name).owner)
-        if not is_tool:
-            try:
-                await self.code.saved.find(identity_of(call.principal) or "", name)
-                call = _renamed(call, name)
-            except ToolError:
-                pass  # the server says that there is no such tool
+        """A saved script by its name, unless there is a tool of that name that the caller is shown."""
+        try:
+            await self.code.saved.find(owner_of(call), name)
+            call = call if name in (await self._table(call)).by_name else _renamed(call, name)
+        except ToolError:
+            pass  # the server says that there is no such tool
         result = super()._call_tool(call)
         return await result if type(result) is CoroutineType else result
 

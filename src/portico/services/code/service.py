@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource
-from portico.extend import Handler, ResourceNotFound, TextContent, explained, identity_of
+from portico.extend import Call, Handler, ResourceNotFound, TextContent, explained, identity_of
 from portico.schema import did_you_mean, schema
 from portico.services.code import outputs, stubs
 from portico.services.code.consent import Consent, Writes
@@ -80,7 +80,9 @@ class Code(Service):
         self._store = RunStore(store_url(store, None))
         self.saved = SavedScripts(self._store)
         self._server: Server | None = None
-        self.tables = CallerTables(lambda: self._server if self._target is None else self._target, (self.name,))
+        # Another's tools are not ours, even if they come from one that is called so.
+        own = (self.name,) if target is None else ()
+        self.tables = CallerTables(lambda: self._server if self._target is None else self._target, own)
         try:
             self._jails = JailPool(memory=memory, seconds=seconds, spare=spare)
         except SandboxUnavailable as reason:
@@ -229,6 +231,7 @@ class Code(Service):
         return found[1]
 
 
+STRANGERS = "(not logged in)"
 RESERVED: Sequence[str] = ("run", "describe_tools", "run_saved", "forget_saved", "find_tools", "call_tool")
 
 
@@ -242,6 +245,7 @@ async def _leave(journal: Journal, *, is_over: bool) -> None:
         await journal.save("paused")
 
 
-def owner_of(ctx: Context) -> str:
-    """Whose everything is that a run leaves behind."""
-    return identity_of(ctx.principal) or ""
+def owner_of(caller: Context | Call) -> str:
+    """Whose everything is that a run leaves behind. Who comes over HTTP and has not logged in is not the person who
+    has started the server."""
+    return identity_of(caller.principal) or ("" if caller.address is None else STRANGERS)

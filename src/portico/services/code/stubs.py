@@ -22,6 +22,8 @@ _BASIC = {
     "any": "Any",
 }
 
+_OPEN = shapes.Model("", "", [], True)
+
 
 def written(tools: Sequence[ScriptTool]) -> str:
     """The stubs of these tools, each with where it is imported from; at most so much."""
@@ -29,7 +31,11 @@ def written(tools: Sequence[ScriptTool]) -> str:
     taken: set[str] = set(_BASIC.values())
     left = LONGEST_STUBS
     for tool in tools:
-        said = _stub(tool, taken)
+        try:
+            said = _stub(tool, taken)
+        except (RecursionError, TypeError, ValueError, AttributeError):
+            # What its server calls a schema is none; it may still be called.
+            said = f"# from tools import {tool.owner or tool.python_name}\n{_function(tool, _OPEN, 'Any')}"
         left -= len(said)
         if left < 0:
             parts.append("# cut off: ask for fewer tools at once")
@@ -60,7 +66,7 @@ def _value(output: Schema) -> Schema:
 def _function(tool: ScriptTool, arguments: shapes.Model, result: str) -> str:
     members = sorted(arguments.members, key=lambda member: not member.required)
     plain = all(_is_name(one.name) for one in members)
-    given = ", ".join(_parameter(one) for one in members) if plain else "**arguments: Any"
+    given = ", ".join(_parameter(one) for one in members) if plain and arguments is not _OPEN else "**arguments: Any"
     lines = [f"async def {tool.path}({given}) -> {result}:", f'    """{_docstring(tool)}"""']
     lines += [f"    # {name}: {said}" for name, said in _comments(members, plain)]
     return "\n".join([*lines, "    ..."])
@@ -68,6 +74,8 @@ def _function(tool: ScriptTool, arguments: shapes.Model, result: str) -> str:
 
 def _docstring(tool: ScriptTool) -> str:
     said = _short(tool.description or tool.name, LONGEST_WORDS)
+    # One at the end would be taken for the first of those that end the text.
+    said = f"{said[:-1]}'" if said.endswith('"') else said
     return said if tool.reads else f"{said} [changes something]"
 
 
@@ -82,7 +90,7 @@ def _comments(members: Iterable[shapes.Member], plain: bool) -> Iterable[tuple[s
         if not plain:
             words = f"{_type(one.type)}{'' if one.required else ', may be left out'}{'; ' if words else ''}{words}"
         if words:
-            yield one.name, _short(words, LONGEST_COMMENT)
+            yield _short(one.name, LONGEST_COMMENT), _short(words, LONGEST_COMMENT)
 
 
 def _model(model: shapes.Model) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +28,7 @@ class ScriptTool(Struct, dict=True):
     """One tool as a list describes it."""
 
     name: str
-    description: str = ""
+    description: str | None = ""
     inputSchema: dict[str, Any] = {}
     outputSchema: dict[str, Any] | None = None
     annotations: ToolAnnotations | None = None
@@ -63,7 +64,7 @@ class ScriptTool(Struct, dict=True):
         named = self.inputSchema.get("properties")
         names = [str(one) for one in named] if isinstance(named, dict) else []
         required = self.inputSchema.get("required")
-        needed = set(required) if isinstance(required, list) else set()
+        needed = {one for one in required if isinstance(one, str)} if isinstance(required, list) else set()
         return sorted(names, key=lambda name: name not in needed)
 
     @property
@@ -78,14 +79,19 @@ class ScriptTool(Struct, dict=True):
 
 
 class _ListedTools(Struct):
-    tools: list[ScriptTool] = []
-    nextCursor: str | None = None
+    tools: list[Raw] = []
 
 
-def read_page(page: bytes) -> tuple[list[ScriptTool], str | None]:
-    """The tools of a page of a list, and where it goes on."""
-    found = msgspec.json.decode(page, type=_ListedTools)
-    return found.tools, found.nextCursor
+def read_page(page: bytes) -> list[ScriptTool]:
+    """The tools of a page of a list. What is none, whatever a server says, is left out: the others are good."""
+    found: list[ScriptTool] = []
+    for entry in msgspec.json.decode(page, type=_ListedTools).tools:
+        with suppress(msgspec.DecodeError, RecursionError):
+            found.append(_tool.decode(entry))
+    return found
+
+
+_tool = msgspec.json.Decoder(ScriptTool)
 
 
 class ToolTable:

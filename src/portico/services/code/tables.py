@@ -54,7 +54,7 @@ class CallerTables:
         key = sha256(b"\n".join(bytes(one) for one in pages)).digest()
         table = self._tables.get(key)
         if table is None:
-            tools = [one for page in pages for one in read_page(page)[0]]
+            tools = [one for page in pages for one in read_page(page)]
             table = self._tables[key] = ToolTable(tools, _owners(handler), _name(handler), self._hidden)
             if len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)

@@ -1,0 +1,311 @@
+"""The tools of a face are tools of the server: decided, counted and recorded; and what hostile servers say of theirs.
+Source: the issue on finding tools, "same rules, limits, audit, pins"."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from portico import Client, Server, ToolError
+from portico.access import settings
+from portico.extend import Call, Principal, SearchFace, ToolAnnotations
+from portico.faces import seen
+from portico.faces.auto import AutoFace
+from portico.services.code import CodeFace, stubs
+from portico.services.code.table import ScriptTool, ToolTable
+from portico.wire.discover import DiscoverResult
+from portico.wire.meta import ServerCapabilities
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+from shop import READS, jail_only, run
+
+ANN, EVE = Principal("ann", groups=frozenset({"ops"})), Principal("eve")
+CODE = "from tools import price\nawait price('abc')"
+
+
+@pytest.fixture
+def server() -> Server:
+    server = Server("shop", version="1")
+
+    @server.tool(annotations=READS)
+    def price(item: str) -> int:
+        """What something costs."""
+        return len(item)
+
+    @server.tool(annotations=READS)
+    def secret() -> str:
+        """Not for everybody."""
+        return "hidden"
+
+    return server
+
+
+class Noting:
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str]] = []
+
+    def begins(self, passage: Any) -> None: ...
+    def refused(self, *_: Any) -> None: ...
+    def ended(self, passage: Any, result: Any, failure: Any) -> None:
+        if passage.owned is not None:
+            self.noted.append(tuple(passage.owned))
+
+
+async def names(client: Client) -> list[str]:
+    return [one.name for one in await client.list_tools(fresh=True)]
+
+
+@jail_only
+async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> None:
+    witness = Noting()
+    server.protect(witness=witness)
+    async with Client(CodeFace(server), principal=ANN) as client:
+        await client.call_tool("find_tools", {"queries": "price"})
+        await run(client, CODE, save="prices")
+        await client.call_tool("prices", {})
+    assert witness.noted == [
+        ("faces", "find_tools"),
+        ("shop", "price"),
+        ("code", "run"),
+        ("shop", "price"),
+        ("code", "run_saved"),
+    ]
+
+
+@jail_only
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_rules_decide_who_runs_scripts_and_what_is_denied_is_not_listed(server: Server, revision: Any) -> None:
+    rules = [{"who": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}]
+    settings.apply(server, settings.read({"rule": rules}))
+    face = CodeFace(server)
+    async with Client(face, principal=ANN, revision=revision) as ann:
+        assert await names(ann) == ["find_tools", "run", "describe_tools"]
+        assert (await run(ann, CODE, save="prices")).structured["value"] == 3
+    async with Client(face, principal=EVE, revision=revision) as eve:
+        assert await names(eve) == ["find_tools"]
+        assert "price(" in (await eve.call_tool("find_tools", {"queries": "what something costs"})).text
+        for tool, arguments in (("run", {"code": "1"}), ("run_saved", {"name": "x"}), ("prices", {})):
+            with pytest.raises(Exception, match=f"(?i)unknown tool: {tool}|no tool"):
+                await eve.call_tool(tool, arguments)
+        assert (await eve.call_tool("price", {"item": "ab"})).structured in (2, {"result": 2})
+
+
+@jail_only
+async def test_limits_count_runs_and_searches(server: Server) -> None:
+    limits = [{"rate": "1/hour", "tool": "code.run"}, {"rate": "1/hour", "tool": "faces.find_tools"}]
+    settings.apply(server, settings.read({"limit": limits}))
+    async with Client(CodeFace(server), principal=ANN) as client:
+        for tool, arguments in (("run", {"code": CODE}), ("find_tools", {"queries": "price"})):
+            await client.call_tool(tool, arguments)
+            with pytest.raises(Exception, match="Too many"):
+                await client.call_tool(tool, arguments)
+
+
+@jail_only
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_person_is_asked_before_a_script_where_a_rule_says_so(server: Server, revision: Any) -> None:
+    @server.tool
+    def order(item: str) -> str:
+        return f"ordered {item}"
+
+    said = {"rule": [{"tool": "*"}], "require": [{"tool": "code.run", "ask": "Run this?"}]}
+    settings.apply(server, settings.read(said))
+    asked: list[str] = []
+
+    async def answer(message: Any, *_: Any, **__: Any) -> Any:
+        asked.append(getattr(message, "message", str(message)))
+        return {}
+
+    async with Client(CodeFace(server), principal=ANN, revision=revision, elicitation_handler=answer) as client:
+        done = await run(client, "from tools import order\nawait order('pen')")
+    assert done.structured["value"] == "ordered pen"
+    assert [one.partition("\n")[0] for one in asked] == ["Run this?", "A script is about to change something:"]
+
+
+# Saved scripts
+
+
+@jail_only
+async def test_a_script_with_the_name_of_a_hidden_tool_is_called_as_it_is_listed(server: Server) -> None:
+    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "code.*"}]}))
+    async with Client(CodeFace(server), principal=EVE) as eve:
+        assert not (await run(eve, "'mine'", save="secret")).is_error
+        assert "secret" in await names(eve)
+        assert (await eve.call_tool("secret", {})).structured["value"] == "mine"
+
+
+@jail_only
+async def test_a_tool_that_came_later_has_its_name_alone(server: Server) -> None:
+    async with Client(CodeFace(server, always=["late"]), principal=ANN) as ann:
+        await run(ann, "'mine'", save="late")
+
+        @server.tool(annotations=READS)
+        def late() -> str:
+            return "the tool's"
+
+        assert (await names(ann)).count("late") == 1
+        assert (await ann.call_tool("late", {})).text == "the tool's"
+
+
+@jail_only
+async def test_who_listens_to_the_server_hears_of_a_saved_script(server: Server) -> None:
+    face = CodeFace(server)
+    told: list[str] = []
+    publish = server.subscriptions.publish
+    server.subscriptions.publish = lambda method, *more: (told.append(method), publish(method, *more))[1]  # type: ignore
+    async with Client(face, principal=ANN) as ann:
+        told.clear()
+        await run(ann, "1", save="one")
+    assert "notifications/tools/list_changed" in told
+
+
+@jail_only
+async def test_strangers_over_http_are_not_the_person_who_started_the_server(server: Server) -> None:
+    face = CodeFace(server)
+    async with Client(face) as person:
+        await run(person, "'mine'", save="mine")
+        assert "mine" in await names(person)
+        listed = await face(Call(method="tools/list", id=1, address="127.0.0.1"))
+        assert b'"mine"' not in bytes(listed) and b'"run"' in bytes(listed)
+
+
+# Tools that scripts cannot call, and those that look as if
+
+
+@jail_only
+async def test_a_tool_that_runs_only_as_a_task_is_refused_clearly(server: Server) -> None:
+    @server.tool(task="required", annotations=READS)
+    async def long(item: str) -> str:
+        return item
+
+    code = "from tools import long\ntry:\n    await long('x')\nexcept ToolError as e:\n    return f'{e.kind}: {e}'"
+    async with Client(CodeFace(server), principal=ANN, revision="2025-11-25") as client:
+        said = (await run(client, code)).text
+    assert "Unsupported: A script cannot call long: 'long' has to be called as a task" in said
+
+
+@jail_only
+async def test_an_upstream_may_be_called_code(server: Server) -> None:
+    inner = Server("inner", version="1")
+
+    @inner.tool(annotations=READS)
+    def review() -> str:
+        return "fine"
+
+    server.mount(inner, prefix="code")
+    async with Client(CodeFace(server), principal=ANN) as client:
+        assert (await run(client, "from tools import code\nawait code.review()")).structured["value"] == "fine"
+
+
+QUOTE = '"'
+HOSTILE: list[dict[str, Any]] = [
+    {"description": f"Says {QUOTE}hello{QUOTE}"},
+    {"description": f"Says {QUOTE * 2}"},
+    {"inputSchema": {"properties": {"x\nimport os  #": {"type": "string", "description": "d"}}}},
+    {"inputSchema": {"properties": {"x\r\fimport os": {"type": "string"}, "y": {"description": "a\u2028b"}}}},
+    {"inputSchema": {"required": [{}, 5], "properties": {"a": {}}}},
+    {"outputSchema": {"properties": {"z": {"title": "X): pass\nimport os\nclass Y(", "properties": {"q": {}}}}}},
+]
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+def test_a_stub_is_python_and_nothing_but_a_stub(said: dict[str, Any]) -> None:
+    tool = ScriptTool(name="evil", annotations=ToolAnnotations(read_only_hint=True), **said)
+    table = ToolTable([tool], lambda name: ("", name), "")
+    assert bytes(table.encoded)
+    for one in ast.parse(stubs.written([tool])).body:
+        assert isinstance(one, ast.AsyncFunctionDef | ast.ClassDef | ast.Assign), ast.dump(one)
+
+
+DEEP: dict[str, Any] = {"type": "object"}
+for _ in range(300):
+    DEEP = {"type": "object", "properties": {"x": DEEP}}
+LISTED: list[Any] = [
+    {"name": "good", "description": None, "inputSchema": {"type": "object"}, "annotations": READS},
+    {"name": 7},
+    None,
+    {"name": "bare", "inputSchema": True},
+    {"name": "odd", "inputSchema": {"type": 5, "properties": "x", "required": {"a": 1}}},
+    {"name": "hint", "inputSchema": {}, "annotations": {"readOnlyHint": "yes"}},
+    {"name": "deep", "inputSchema": DEEP},
+]
+
+
+async def listing(call: Call) -> Any:
+    if call.method == "tools/list":
+        page = {"tools": LISTED, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return Raw(msgspec.json.encode(page))
+    if call.method == "server/discover":
+        able = ServerCapabilities(tools={})
+        return DiscoverResult(supported_versions=["2026-07-28"], capabilities=able, ttl_ms=0, cache_scope="private")
+    return Raw(b'{"content":[{"type":"text","text":"dug"}],"resultType":"complete"}')
+
+
+@jail_only
+async def test_one_entry_that_is_no_tool_spoils_none_of_the_others() -> None:
+    async with Client(CodeFace(listing)) as client:
+        assert (await run(client, "from tools import good\nawait good()")).structured["value"] == "dug"
+        assert "async def good(" in (await client.call_tool("describe_tools", {"tools": ["good", "odd", "deep"]})).text
+
+
+# Several processes, and much that changes at once
+
+
+async def test_a_process_that_has_listed_nothing_yet_answers_as_the_one_that_has() -> None:
+    server = Server("many", version="1")
+    for n in range(50):
+        server.tool(name=f"tool_{n}", annotations=READS)(lambda: "answer")
+    async with server.lifespan():
+        params = Raw(b'{"name":"call_tool","arguments":{"name":"tool_7"}}')
+        said = await AutoFace(SearchFace(server))(Call(method="tools/call", id=1, params=params))
+        assert "answer" in str(said)
+    few = Server("few", version="1")
+    async with Client(AutoFace(SearchFace(few))) as client:
+        with pytest.raises(Exception, match="find_tools"):
+            await client.call_tool("find_tools", {"queries": "x"})
+
+
+async def test_what_is_forgotten_in_the_middle_of_a_search_shows_nobody_anothers_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The places of the tools change when all is forgotten; a search that waited for its index looks again."""
+    server = Server("changing", version="1")
+    for n in range(20):
+        server.tool(name=f"dig_{n}", annotations=READS)(lambda: "dug")
+    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.dig_19"}]}))
+    face = SearchFace(server)
+    monkeypatch.setattr(seen, "FEW_TOOLS", 0)
+    indexed, release = asyncio.Event(), asyncio.Event()
+    to_thread = asyncio.to_thread
+
+    async def slowly(*given: Any) -> Any:
+        made = await to_thread(*given)
+        indexed.set()
+        await release.wait()
+        return made
+
+    monkeypatch.setattr(asyncio, "to_thread", slowly)
+    async with asyncio.timeout(10), Client(face, principal=EVE) as eve, asyncio.TaskGroup() as group:
+        asking = group.create_task(eve.call_tool("find_tools", {"queries": "dig", "limit": 25}))
+        await indexed.wait()
+        face.seen._forget()
+        await face.seen.view(Call(method="tools/list", id=1, principal=ANN))
+        release.set()
+        told = (await asking).text
+    assert "dig_19" in told and "dig_0" not in told
+
+
+async def test_the_error_of_a_search_is_a_sentence() -> None:
+    async with Client(SearchFace(Server("few", version="1"))) as client:
+        for queries in ("", "\x00", "\u202e" * 2000, ["*"] * 10, "(" * 2000, [""]):
+            await client.call_tool("find_tools", {"queries": queries})
+        with pytest.raises(ToolError, match="1 to 10 queries"):
+            await client.call_tool("find_tools", {"queries": []})
