@@ -14,7 +14,7 @@ from test_limits import post
 from portico import Client, Context, Server, Skills
 from portico.access import settings
 from portico.auth.principal import Principal
-from portico.extend import set_access
+from portico.extend import http_exchange, set_access
 from portico.rpc.call import Call
 from portico.server.endpoint import serve_http
 from portico.wire.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, Unknown
@@ -200,3 +200,32 @@ async def test_unknown_names_use_up_a_limit_like_known_ones() -> None:
 
     with pytest.raises(ToolError, match="Too many calls"):
         await server(call("tools/call", ANN, name="secret"))
+
+
+async def test_numbers_do_not_name_what_a_rule_hides(tmp_path: Path) -> None:
+    async def verify(credentials: Any) -> Principal:
+        return Principal(credentials.token, frozenset({"operator"} if credentials.token == "op" else ()))
+
+    server = Server("house", auth=verify)
+    for name in ("open", "hidden"):
+        server.tool(name=name, description="It is done.")(lambda: "done")
+    rules = [{"who": "op", "tool": "*.*"}, {"who": "ann", "tool": "house.open"}]
+    settings.apply(server, settings.read({"rule": rules}, tmp_path))
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop))
+    url = await asyncio.wait_for(ready, 20)
+    said = {}
+    try:
+        async with Client(url, auth="op") as client:
+            for name in ("open", "hidden"):
+                await client.call_tool(name)
+        for who in ("op", "ann"):
+            headers = [("Authorization", f"Bearer {who}")]
+            place = url.removesuffix("/mcp") + "/metrics"
+            answer = await http_exchange("GET", place, headers=headers, seconds=20, longest=1 << 20)
+            said[who] = answer.body.decode()
+    finally:
+        stop.set()
+        await serving
+    assert '"hidden"' in said["op"] and '"open"' in said["op"]
+    assert '"hidden"' not in said["ann"] and '"open"' in said["ann"]

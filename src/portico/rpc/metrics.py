@@ -5,9 +5,11 @@ The names are those of OpenTelemetry's conventions for MCP. They are counted onl
 
 from __future__ import annotations
 
+import re
 import time
 from asyncio import CancelledError
 from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +27,7 @@ BUCKETS = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 MOST_SERIES = 2000
 
 _DURATION = "mcp_server_operation_duration_seconds"
+_TOOL = re.compile(r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"').search
 
 
 class _Series(Struct):
@@ -99,6 +102,22 @@ def histogram(name: str, labels: str, counts: list[int], total: float) -> list[s
         below += count
         lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {below}')
     return [*lines, f"{name}_sum{{{labels}}} {total:.9g}", f"{name}_count{{{labels}}} {below}"]
+
+
+def without_tools(text: str, hidden: Callable[[str], bool]) -> str:
+    """The same text for a reader who is not to learn of some tools."""
+    known: dict[str, bool] = {}
+
+    def is_shown(line: str) -> bool:
+        found = _TOOL(line)
+        if found is None:
+            return True
+        name = found[1].replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        if name not in known:
+            known[name] = hidden(name)
+        return not known[name]
+
+    return "".join(line for line in text.splitlines(keepends=True) if is_shown(line))
 
 
 def label(name: str, value: str) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.auth.principal import BearerTokens
+from portico.auth.principal import BearerTokens, Principal
 from portico.auth.resource import ResourceServer
 from portico.legacy.session import Lifecycle
-from portico.rpc.call import Handler, members
-from portico.rpc.metrics import Metrics
+from portico.rpc.call import Call, Handler, members
+from portico.rpc.metrics import Metrics, without_tools
 from portico.rpc.observers import OBSERVERS, turn_away
 from portico.transport.http import refusals
 from portico.transport.http.admission import Admission, with_cors
@@ -28,7 +28,7 @@ from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request, 
 from portico.transport.http.sessions import IDLE_SECONDS
 from portico.wire import jsonrpc
 from portico.wire.errors import UsageError
-from portico.wire.revisions import REVISIONS, Revision
+from portico.wire.revisions import LATEST, REVISIONS, Revision
 
 log = logging.getLogger("portico")
 
@@ -411,11 +411,24 @@ class Exchange:
         return self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
 
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
+        def tell(text: str) -> None:
+            writer.answer(Answer(200, _NUMBERS, self._numbers_for(request, text).encode()))
+
         own = self.numbers()
         if self.elsewhere is None or request.hops:
-            writer.answer(Answer(200, _NUMBERS, own.encode()))
+            tell(own)
         else:
-            self.elsewhere.sum_metrics(own, lambda text: writer.answer(Answer(200, _NUMBERS, text.encode())))
+            self.elsewhere.sum_metrics(own, tell)
+
+    def _numbers_for(self, request: Request, text: str) -> str:
+        """Where clients are told apart, the operator sees the numbers of all tools, others of those they may have."""
+        principal = request.principal
+        trusted = isinstance(principal, Principal) and not principal.lacks({"operator"})
+        if self._admission is None or request.hops or trusted:
+            return text
+        hides = members(self.handler).hides
+        call = Call(method="tools/list", id=0, principal=principal, address=request.peer, revision=LATEST)
+        return without_tools(text, lambda name: hides(call, "tool", name))
 
     # Time, and the end
 
