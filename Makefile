@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 SITE   := $(VENV)/.docs
+AGENTS := $(VENV)/.agents
+AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
 # A busy machine can upset a test that waits for something: what failed has to pass when it is run by itself.
@@ -58,6 +60,19 @@ $(PEERS): $(READY)
 	fi
 	@touch $@
 
+# The agents of others have nothing of ours beside them, and bring even more: a hundred packages, 300 MB.
+OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-adk
+$(AGENTS): $(AGENT_VERSIONS)
+	@$(RIGHT_PYTHON)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)/agents && \
+		uv pip install --quiet --python $(VENV)/agents/bin/python --constraint $(AGENT_VERSIONS) $(OTHERS); \
+	else \
+		$(PYTHON) -m venv $(VENV)/agents && \
+		$(VENV)/agents/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(AGENT_VERSIONS) $(OTHERS); \
+	fi
+	@touch $@
+
 # The site is made from the text of the sources: what makes it need not be beside them.
 $(SITE): pyproject.toml constraints.txt
 	@$(RIGHT_PYTHON)
@@ -73,7 +88,7 @@ $(SITE): pyproject.toml constraints.txt
 serve: $(READY)
 	@$(BIN)/portico serve --transport http
 
-test: $(READY) $(PEERS)
+test: $(READY) $(PEERS) $(AGENTS)
 	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers)
 	$(call TRIED,$(VENV)/peers/bin/python -m pytest tests/peers)
 

@@ -37,6 +37,7 @@ FLOORS = {
     "porting": 5,
     "recording": 5,
     "console": 5.5,
+    "testing": 5.5,
     "contracts": 6,
     "cli": 6,
     "__main__": 7,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -98,6 +99,8 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, st
 
 def test_what_is_not_there_is_said(store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
+    with sqlite3.connect(store) as made:
+        made.execute("create table other (one integer)")
     assert jobs(store, "list", "--output", "table").stderr == "no tasks\n"
     assert jobs(store, "show", "nothing").returncode == 2
     assert jobs(store, "cancel").returncode == 2
@@ -118,3 +121,9 @@ def test_a_server_without_tasks_gives_nothing_to_work_on() -> None:
     done = subprocess.run([*PORTICO, "work", hello], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "no tool that may become a task" in done.stderr
+
+
+def test_looking_at_a_store_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
+    done = jobs(str(tmp_path / "typo.db"), "list")
+    assert (done.returncode, done.stderr) == (2, f"portico: there is no store {tmp_path / 'typo.db'}\n")
+    assert not list(tmp_path.iterdir())

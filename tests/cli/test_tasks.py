@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         status = 0
         try:
-            main(["tasks", *words, *(["-o", "text"] if plain else [])])
+            main(["tasks", *words, "-o", "text" if plain else "json"])
         except SystemExit as end:
             status = int(end.code or 0)
         said = capsys.readouterr()
@@ -199,3 +200,26 @@ def test_labels_dates_notes_and_lists_at_the_shell(
     assert [one["id"] for one in shell("list", "--project", "*")] == [other["id"], late["id"]]
     shell("edit", other["id"], "--project", "")
     assert [one["id"] for one in shell("list")] == [other["id"]]
+
+
+def test_the_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., Any], tmp_path: Path) -> None:
+    """`ID=$(portico tasks add …)`."""
+    done = portico("tasks", "add", "water the plants", PORTICO_DATA=str(tmp_path))
+    (id,) = done.stdout.splitlines()
+    shown = portico("tasks", "show", id, "-o", "text", PORTICO_DATA=str(tmp_path))
+    assert shown.stdout.startswith("id ")
+    assert "water the plants" in shown.stdout and "{" not in shown.stdout
+
+
+def test_next_waits_until_there_is_something_to_do(surroundings: dict[str, str], tmp_path: Path) -> None:
+    env = {**surroundings, "PORTICO_DATA": str(tmp_path)}
+    portico = [sys.executable, "-m", "portico", "tasks"]
+    subprocess.run([*portico, "list"], env=env, check=True, capture_output=True, timeout=30)
+    waiting = subprocess.Popen([*portico, "next", "--wait", "-o", "json"], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        subprocess.run([*portico, "add", "at last"], env=env, check=True, capture_output=True, timeout=30)
+        said, _ = waiting.communicate(timeout=30)
+    finally:
+        waiting.kill()
+        waiting.wait()
+    assert json.loads(said)["description"] == "at last"

@@ -14,7 +14,8 @@ KINDS = ("tools", "resources", "templates", "prompts")
 EVERYTHING = "everything"
 CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
 MEMORY_ACTIONS = (
-    "capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "model", "hook",
+    "capture", "recall", "list", "show", "edit", "delete", "restore", "sync", "export", "import", "stats",
+    "model", "hook",
 )  # fmt: skip
 HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
 TASK_ACTIONS = (
@@ -405,6 +406,23 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _JSON,
     ),
+    "doctor": CommandForm(
+        "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
+        "What would keep a server from working here: Python, extras, the store, the port, the configurations of\n"
+        "clients; of a TARGET also whether it answers, and where its login breaks. Nothing is changed.",
+        (word("target", "target", nargs="?", help="a server to try"),),
+        {
+            "": (
+                flag("--port", type=_port, metavar="PORT", help="whether this one is free (default: 8080)"),
+                *_STORE,
+                *_SEEING,
+                _SHORT_OUTPUT,
+                _JSON,
+            ),
+            **_CONNECTION,
+        },
+        TARGET + "\nExit status: 0; 1 when something is wrong; 2 for a mistake on this line.",
+    ),
     "read": _asking(
         "read",
         "TARGET URI",
@@ -677,12 +695,12 @@ FORMS: dict[str, CommandForm] = {
     ),
     "memory": CommandForm(
         "portico memory capture TEXT … | recall WORDS … | list | show ID | edit ID TEXT … | delete ID …\n"
-        "       portico memory sync | export | import [FILE] | stats | model | hook NAME [options]",
+        "       portico memory restore ID … | sync | export | import [FILE] | stats | model | hook NAME [options]",
         "Store and find memories. A TEXT of - is read from standard input.\n\n"
         "  capture TEXT      store a memory            edit ID TEXT   change one\n"
         "  recall WORDS      find memories             delete ID …    delete some; --hard for good\n"
         "  list              the newest                show ID        one with its history\n"
-        "  export, import    as JSON lines or Markdown\n"
+        "  restore ID …      bring back deleted ones   export, import  as JSON lines or Markdown\n"
         "  sync              share those of this project through its git repository\n"
         "  stats             how many there are        model          get the model for search by meaning (91 MB)\n"
         f"  hook NAME         answer an assistant's hook: {', '.join(HOOKS)}",
@@ -741,6 +759,7 @@ FORMS: dict[str, CommandForm] = {
                 flag("--context", metavar="TEXT", help="what a worker has to know"),
                 flag("--worker", metavar="NAME", help="who works on it (default: your user name)"),
                 flag("--lease", type=int, metavar="SECONDS", help="of next and start: how long it is yours"),
+                flag("--wait", action="store_true", help="of next: until there is something to do"),
                 flag("-s", "--status", choices=("pending", "in_progress", "completed", "failed"), help="of list"),
                 flag("--all", action="store_true", help="of list and tree: also completed and failed ones"),
                 flag("--ready", action="store_true", help="of list: those that can be started, the next one first"),

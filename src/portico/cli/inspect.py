@@ -12,9 +12,9 @@ from portico.cli.forms import parse
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
-from portico.services.contracts.definitions import contract_of
+from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.lint import lint_tools
-from portico.wire.errors import MethodNotFound
+from portico.wire.errors import MethodNotFound, UsageError
 
 # Of text such as schemas; tokenizers differ by a tenth or so.
 CHARACTERS_PER_TOKEN = 4
@@ -61,8 +61,16 @@ async def _about(client: Client) -> dict[str, Any]:
             "tokens": sum(weights.values()),
             "heaviest": [{"name": name, "tokens": weights[name]} for name in heaviest],
         },
-        "findings": [msgspec.to_builtins(one) for one in lint_tools(contract, contract.tools)],
+        **_linted(contract),
     }
+
+
+def _linted(contract: Contract) -> dict[str, Any]:
+    """What is to be said of the tools; why nothing is, where what reads their schemas is not installed."""
+    try:
+        return {"findings": [msgspec.to_builtins(one) for one in lint_tools(contract, contract.tools)]}
+    except UsageError as missing:
+        return {"findings": [], "unlinted": str(missing)}
 
 
 _LISTS = ("tools", "resources", "resource_templates", "prompts")
@@ -86,6 +94,6 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
         ("capabilities", capable),
         ("offers", counts),
         ("weight", weight),
-        ("findings", len(found["findings"]) or "none"),
+        ("findings", found.get("unlinted") or len(found["findings"]) or "none"),
     ]
     return rows

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from portico.cli.data import existing_store
 from portico.cli.forms import parser_for
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
@@ -44,7 +45,7 @@ def _store(arguments: argparse.Namespace) -> str:
     """The store of --store or PORTICO_STORE, or the only one in the data directory."""
     named = arguments.store or os.environ.get("PORTICO_STORE")
     if named:
-        return str(named)
+        return existing_store(str(named))
     stores = sorted(data_directory(arguments.data).glob("*.db"))
     if len(stores) != 1:
         names = ", ".join(str(path) for path in stores) or "none"
@@ -97,7 +98,7 @@ class JobsCommand:
             raise UsageError(f"no task, or more than one, has an ID that begins with {self.arguments.ids[0]!r}")
         steps = (await self.database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
         plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in steps.items()}}
-        self.printer.show(plain)
+        self.printer.details(plain)
         return 0
 
     async def cancel(self) -> int:
@@ -157,7 +158,7 @@ def _bar(job: Job) -> str:
         return ""
     if not job.total:
         return f"{job.progress:g}"
-    share = max(0.0, min(1.0, job.progress / job.total))
+    share = 1.0 if job.status == "completed" else max(0.0, min(1.0, job.progress / job.total))
     filled = round(share * 10)
     return f"{'█' * filled}{'░' * (10 - filled)} {share:4.0%}"
 

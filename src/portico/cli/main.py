@@ -29,6 +29,9 @@ COMMANDS = {
     "list": CommandEntry("portico.cli.listing", "list the tools, resources, templates or prompts of a server"),
     "call": CommandEntry("portico.cli.call", "call a tool"),
     "inspect": CommandEntry("portico.cli.inspect", "what a server is, what it offers, and what that costs to read"),
+    "doctor": CommandEntry(
+        "portico.cli.doctor", "what would keep a server from working here, or a target from answering"
+    ),
     "read": CommandEntry("portico.cli.call", "read a resource", "run_read"),
     "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
     "console": CommandEntry("portico.cli.console", "look at any server in a browser: try it, watch it"),

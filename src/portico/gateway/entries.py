@@ -125,7 +125,8 @@ def written(method: str, entry: ListedEntry, changed: Mapping[str, Any], revisio
     """An entry with these members in place of its own, in the words of a revision."""
     kind = LISTS[method]
     inside = {**entry.members, **{name: Raw(jsonrpc.encode(value)) for name, value in changed.items()}}
-    if entry.revision != revision:
+    # What this server has itself says of each tool whether it can be a task, which only an older revision is told.
+    if entry.revision != revision or (revision >= MODERN and "execution" in inside):
         typed = msgspec.json.decode(jsonrpc.encode(inside), type=kind.entry)
         page = kind.result(**{kind.field: [typed]})
         said = translate.modern(page) if revision >= MODERN else translate.result(page, revision)

@@ -117,7 +117,8 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
             if wanted is not None or service_name in said.services or service_name in said.shapes:
                 where = _where(place.settings, service_name, getattr(reason, "option", ""))
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
-            log.warning("the service %r is not there: %s", name, reason)
+            # It was not asked for, and `portico doctor` says what is missing.
+            log.info("the service %r is not there: %s", name, reason)
     if place.operator:
         operator = load_module("portico.services.operator").ServiceSwitch
         audit = place.data / "operator-audit.jsonl"

@@ -92,6 +92,23 @@ def test_memories_are_shared_at_the_shell(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_the_words_behind_memory_are_completed() -> None:
-    assert complete(["memory", "re"]) == ["recall"]
+    assert complete(["memory", "re"]) == ["recall", "restore"]
     assert complete(["memory", "hook", "pre"]) == ["pre-compact"]
     assert complete(["memory", "list", "--na"]) == ["--namespace"]
+
+
+def test_what_was_deleted_is_restored_at_the_shell(shell: Shell) -> None:
+    (captured,) = shell("capture", "Plants are watered on Mondays")
+    shell("delete", captured["id"])
+    assert shell("list") == []
+    (back,) = shell("restore", captured["id"])
+    assert back["id"] == captured["id"]
+    assert [one["id"] for one in shell("list")] == [captured["id"]]
+
+
+def test_people_get_lines_and_no_json(shell: Shell) -> None:
+    (captured,) = shell("capture", "Plants are watered on Mondays", "-t", "home", "-t", "plants")
+    for words in (("show", captured["id"]), ("stats",)):
+        said = shell(*words, "-o", "text", plain=True)
+        assert "{" not in said and '"' not in said
+    assert "tags" in shell("show", captured["id"], "-o", "text", plain=True)

@@ -338,18 +338,27 @@ class Reporter:
     async def _report(self) -> None:
         while self._newest is not None:
             newest, self._newest = self._newest, None
-            message = newest.message and newest.message[:LONGEST_MESSAGE]
-            try:
-                await self._running.try_to_write(leases.report, newest.progress, newest.total, message, now())
-            except LeaseLost:
+            if not await self._write(newest):
                 break
-            except StoreError as failure:
-                log.warning("progress was not written: %s", failure)
             await asyncio.sleep(REPORT_SECONDS)
         self._task = None
+
+    async def _write(self, newest: notices.ProgressParams) -> bool:
+        """False: the job is another's now."""
+        message = newest.message and newest.message[:LONGEST_MESSAGE]
+        try:
+            await self._running.try_to_write(leases.report, newest.progress, newest.total, message, now())
+        except LeaseLost:
+            return False
+        except StoreError as failure:
+            log.warning("progress was not written: %s", failure)
+        return True
 
     async def end(self) -> None:
         self._ended = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self._newest is not None:
+            # What was said last is what is seen from now on.
+            await self._write(self._newest)

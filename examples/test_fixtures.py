@@ -1,0 +1,29 @@
+"""How to test a server with the fixtures of the plugin of pytest. This file is part of our own tests, too."""
+
+from typing import Any
+
+import pytest
+from weather import server
+
+from portico import Client
+
+
+@pytest.fixture
+def portico_server() -> Any:
+    return server
+
+
+@pytest.fixture
+def portico_options() -> dict[str, Any]:
+    return {"elicitation_handler": lambda question: {"value": "fahrenheit"}}
+
+
+@pytest.mark.revision("2025-06-18", "2025-11-25", "2026-07-28")
+async def test_the_unit_is_asked_for(portico_client: Client, portico_transcript: Any) -> None:
+    result = await portico_client.call_tool("forecast", {"city": "Oslo"})
+    assert result.data["unit"] == "fahrenheit"
+    assert portico_transcript.sent("tools/call")[0]["arguments"] == {"city": "Oslo"}
+
+
+async def test_the_promises_are_the_same(portico_contract: Any) -> None:
+    await portico_contract.check()

@@ -1,0 +1,312 @@
+"""`portico doctor`: what would keep a server from working here, found before it does: Python and the extras, the store,
+the port, the configurations of clients, and of a target whether it answers, and where its login breaks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Awaitable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+
+from portico import __version__
+from portico._lazy import load_module
+from portico.auth.errors import AuthorizationFailed
+from portico.cli.connect import client_for, is_url
+from portico.cli.data import NAME
+from portico.cli.files import read_text
+from portico.cli.forms import parse
+from portico.cli.install import LONGEST_FILE, PLACES, ConfigurationFile
+from portico.cli.jsonc import InvalidConfiguration, read
+from portico.cli.logs import set_log_level
+from portico.cli.printer import Printer
+from portico.server.tasks import engine
+from portico.store import migrations
+from portico.store.database import Database
+from portico.store.database import parse as parse_store
+from portico.store.folder import data_directory
+from portico.store.transaction import Transaction
+from portico.wire.errors import Error, ToolError, UsageError
+
+LOWEST = (3, 11)
+STORE_SECONDS = 5.0
+# What each extra brings, by the module that tells whether it is there.
+EXTRAS = {
+    "schema": "jsonschema_rs",
+    "pydantic": "pydantic",
+    "oauth": "joserfc",
+    "audit": "cryptography",
+    "cli": "rich",
+    "port": "libcst",
+    "otel": "opentelemetry.sdk",
+    "cel": "cel_expr_python",
+    "postgres": "psycopg",
+    "memory-vectors": "numpy",
+    "live": "eryx",
+    "system": "psutil",
+}
+MARKS = {"ok": "✓", "note": "–", "warning": "!", "error": "✗"}
+# Of a server that was not told another.
+USUAL_PORT = 8080
+
+Level = Literal["ok", "note", "warning", "error"]
+T = TypeVar("T")
+
+
+class HealthFinding(Struct):
+    """One thing that was looked at. `hint`: what to do about it."""
+
+    about: str
+    level: Level
+    text: str
+    hint: str = ""
+
+
+def run(words: list[str]) -> int:
+    arguments = parse("doctor", words)
+    set_log_level("critical")
+    printer = Printer(arguments.output)
+    found = asyncio.run(_examine(arguments, printer))
+    wrong = any(one.level == "error" for one in found)
+    if printer.form == "json":
+        printer.json({"ok": not wrong, "findings": found})
+    else:
+        printer.table(["", "", ""], [[MARKS[one.level], one.about, _words(one)] for one in found])
+    printer.flush()
+    return 1 if wrong else 0
+
+
+def _words(one: HealthFinding) -> str:
+    return f"{one.text}: {one.hint}" if one.hint else one.text
+
+
+async def _examine(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
+    found = [_python(), _extras(), _data(arguments), await _store(arguments), _port(arguments.port), *_clients()]
+    if arguments.target is not None:
+        found += await _target(arguments, printer)
+    return found
+
+
+# Here
+
+
+def _python() -> HealthFinding:
+    said = f"{platform.python_implementation()} {platform.python_version()}, Portico {__version__}"
+    if sys.version_info < LOWEST:
+        return HealthFinding("python", "error", said, "Portico needs 3.11 or newer")
+    return HealthFinding("python", "ok", said)
+
+
+def _extras() -> HealthFinding:
+    there = [name for name, module in EXTRAS.items() if _is_there(module)]
+    missing = [name for name in EXTRAS if name not in there]
+    said = f"there: {', '.join(there) or 'none'}"
+    if not missing:
+        return HealthFinding("extras", "ok", said)
+    return HealthFinding("extras", "note", f"{said}; not there: {', '.join(missing)}", "pip install 'portico[NAME]'")
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _data(arguments: argparse.Namespace) -> HealthFinding:
+    folder = data_directory(arguments.data)
+    nearest = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not nearest.is_dir():
+        return HealthFinding("data", "error", f"{folder} cannot be made: {nearest} is no folder", "--data DIR")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return HealthFinding(
+            "data", "error", f"{folder}: {nearest} cannot be written to", "--data DIR, or PORTICO_DATA"
+        )
+    return HealthFinding("data", "ok", str(folder) if folder.exists() else f"{folder} will be made")
+
+
+# The store
+
+
+async def _store(arguments: argparse.Namespace) -> HealthFinding:
+    said = arguments.store or os.environ.get("PORTICO_STORE") or str(data_directory(arguments.data) / f"{NAME}.db")
+    url, shown = os.path.expanduser(said), _without_password(said)  # noqa: ASYNC240
+    try:
+        return _absent_store(url, shown) or await _open_store(url, shown)
+    except TimeoutError:
+        return HealthFinding("store", "error", f"{shown} did not answer within {STORE_SECONDS:g} s")
+    except Error as failure:
+        return HealthFinding("store", "error", f"{shown}: {failure}")
+
+
+async def _open_store(url: str, shown: str) -> HealthFinding:
+    async with asyncio.timeout(STORE_SECONDS), Database(url, patience=STORE_SECONDS / 2) as store:
+        await _try_writing(store)
+        text, level = await _migrations(store)
+        return HealthFinding("store", level, f"{shown} opens and can be written; {text}")
+
+
+def _without_password(url: str) -> str:
+    scheme, there, rest = url.partition("://")
+    return f"{scheme}://…@{rest.rpartition('@')[2]}" if there and "@" in rest else url
+
+
+def _absent_store(url: str, shown: str) -> HealthFinding | None:
+    """A file that is not there. Opening it would make it."""
+    kind, address = parse_store(url)
+    if kind != "sqlite" or os.path.exists(address):
+        return None
+    folder = Path(address).absolute().parent
+    if folder.exists() and not os.access(folder, os.W_OK):
+        return HealthFinding("store", "error", f"{shown} cannot be made: its folder cannot be written to")
+    return HealthFinding("store", "note", f"{shown} is not there yet; a server makes it")
+
+
+class _Undone(Exception):
+    """Takes back what was tried."""
+
+
+async def _try_writing(store: Database) -> None:
+    def attempt(tx: Transaction) -> None:
+        tx.run("create table portico_doctor (tried integer)")
+        raise _Undone
+
+    try:
+        await store.write(attempt)
+    except _Undone:
+        pass
+
+
+async def _migrations(store: Database) -> tuple[str, Level]:
+    """What the store has seen of the migrations that we know."""
+    try:
+        rows = await store.read(lambda tx: tx.all(_MigrationRow, "select history, number from portico_migration"))
+    except Error:
+        return "it is empty", "ok"
+    behind, ahead = 0, []
+    for history, folder in _histories().items():
+        applied = {row.number for row in rows if row.history == history}
+        known = {one.number for one in migrations.load(folder, store.engine)}
+        if applied:
+            behind += len(known - applied)
+            ahead += [history] if applied - known else []
+    if ahead:
+        return f"a newer Portico has used it ({', '.join(ahead)}): this one will refuse it", "error"
+    return (f"{behind} migrations to come, at the next start" if behind else "its tables are up to date"), "ok"
+
+
+class _MigrationRow(Struct):
+    history: str
+    number: int
+
+
+def _histories() -> dict[str, Path]:
+    """The services import more than a server of one's own has, so they are looked up here only."""
+    memory = load_module("portico.services.memory.store.memories")
+    items = load_module("portico.services.tasks.items")
+    return {"tasks": engine.MIGRATIONS, memory.HISTORY: memory.MIGRATIONS, items.HISTORY: items.MIGRATIONS}
+
+
+# The port
+
+
+def _port(port: int | None) -> HealthFinding:
+    wanted = USUAL_PORT if port is None else port
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind(("127.0.0.1", wanted))
+        except PermissionError:
+            return HealthFinding("port", "error", f"{wanted} is not for this user", "--port above 1023")
+        except OSError as failure:
+            level: Level = "note" if port is None else "error"
+            return HealthFinding("port", level, f"127.0.0.1:{wanted} is taken ({failure.strerror})", "--port another")
+    return HealthFinding("port", "ok", f"127.0.0.1:{wanted} is free")
+
+
+# Clients
+
+
+def _clients() -> Iterator[HealthFinding]:
+    for client, scopes in PLACES.items():
+        for scope, place in scopes.items():
+            path = place.path()
+            if path.exists():
+                yield _configuration(f"{client} ({scope})", path, place)
+
+
+def _configuration(about: str, path: Path, place: ConfigurationFile) -> HealthFinding:
+    try:
+        value = read(read_text(str(path), LONGEST_FILE).removeprefix("\ufeff")).value
+    except InvalidConfiguration as mistake:
+        return HealthFinding(about, "error", f"{path}, {mistake}")
+    except UsageError as failure:
+        return HealthFinding(about, "error", str(failure))
+    servers = value.get(place.key)
+    if not isinstance(servers, dict) or not servers:
+        return HealthFinding(about, "note", f"{path} has no server", "`portico install` puts one there")
+    wrong = [f"{name}: {reason}" for name, entry in servers.items() if (reason := _wrong(entry))]
+    if wrong:
+        return HealthFinding(about, "error", f"{path}: {'; '.join(wrong)}")
+    return HealthFinding(about, "ok", f"{path}: {', '.join(map(str, servers))}")
+
+
+def _wrong(entry: Any) -> str:
+    """What would keep a client from starting a server; nothing, if all is well."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("command", entry.get("url")), str):
+        return "it has neither a command nor a url"
+    command = entry.get("command")
+    if command is None or "${" in command:
+        return ""
+    if shutil.which(os.path.expanduser(command)) is None:
+        return f"there is no command {command}"
+    words = entry.get("args") or []
+    files = [word for word in words if isinstance(word, str) and os.path.isabs(word) and ".py" in word]
+    lost = [word for word in files if not os.path.exists(word.partition(".py")[0] + ".py")]
+    return f"there is no file {lost[0]}" if lost else ""
+
+
+# A target
+
+
+async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
+    try:
+        async with client_for(arguments.target, arguments, printer) as client:
+            tools = await client.list_tools()
+            info = client.server_info
+            name = f"{info.name} {info.version}" if info else "it does not say who it is, but"
+            return [HealthFinding("target", "ok", f"{name} answers, revision {client.revision}, {len(tools)} tools")]
+    except AuthorizationFailed as failure:
+        return [HealthFinding("target", "error", str(failure)), *await _login(str(arguments.target))]
+    except (Error, ToolError) as failure:
+        found = [HealthFinding("target", "error", str(failure))]
+        return [*found, *await _login(str(arguments.target))] if is_url(arguments.target) else found
+
+
+async def _login(url: str) -> list[HealthFinding]:
+    """Each link of the chain that leads to a token."""
+    chain = load_module("portico.console.oauth_chain")
+    found = []
+    for step in await _within(chain.follow_chain(url)):
+        wrong = [one for one in step.findings if one.level == "error"]
+        level: Level = "error" if wrong else "ok"
+        words = "; ".join(one.text for one in wrong) or "as it should be"
+        said = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {words}"
+        found.append(HealthFinding(f"login, {step.name}", level, said))
+    return found
+
+
+async def _within(steps: Awaitable[list[T]]) -> list[T]:
+    try:
+        async with asyncio.timeout(30):
+            return await steps
+    except (TimeoutError, ToolError):
+        return []

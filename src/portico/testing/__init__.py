@@ -1,0 +1,1 @@
+"""For the tests of servers: a plugin of pytest, which is there wherever Portico is installed."""
