@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server
+from portico.auth import Principal, TokenInvalid
 from portico.cli.main import main
 from portico.extend import http_exchange, serve_http
 
@@ -96,6 +97,19 @@ async def test_a_probe_without_a_token_learns_only_whether_it_is_ready() -> None
             await client.list_tools()
         assert await served.get("/readyz") == (503, "not ready\n")
         assert (await served.get("/readyz", "secret"))[1].startswith("not ready\nb: does not answer")
+
+
+async def test_a_token_that_is_still_to_be_verified_tells_a_probe_nothing() -> None:
+    async def verify(credentials: Any) -> Principal:
+        await asyncio.sleep(0)
+        if credentials.token != "good":
+            raise TokenInvalid("unknown")
+        return Principal("ann")
+
+    gateway = Gateway({"b": [sys.executable, "-c", DYING]}, auth=verify)
+    async with Served(gateway) as served:
+        assert [line[:2] for line in (await served.get("/readyz", "made-up"))[1].splitlines()[1:]] == []
+        assert [line[:2] for line in (await served.get("/readyz", "good"))[1].splitlines()[1:]] == ["b:"]
 
 
 async def test_metrics_by_upstream() -> None:

@@ -367,10 +367,37 @@ class Exchange:
         depends = members(self.handler).readiness()
         known = self.elsewhere is None or self.elsewhere.is_ready
         ready = not self.draining and known and not (depends and all(depends.values()))
-        lines = ["draining" if self.draining else "ok" if ready else "not ready"]
-        if self._admission is None or self._admission.refuse(request) is None:
-            lines += [f"{name}: {wrong or 'ok'}" for name, wrong in depends.items()]
-        writer.answer(Answer(200 if ready else 503, (*TEXT, *request.cors), "".join(f"{x}\n" for x in lines).encode()))
+        word = "draining" if self.draining else "ok" if ready else "not ready"
+        brief = Answer(200 if ready else 503, (*TEXT, *request.cors), f"{word}\n".encode())
+        admission = self._admission
+        if admission is None or not depends:
+            self._tell_more(brief, depends, writer, None)
+            return
+        refused = admission.admit(request)
+        if refused != "wait":
+            self._tell_more(brief, depends, writer, refused)
+            return
+        # A token that is still to be verified lets no client in.
+        task = asyncio.get_running_loop().create_task(self._tell_later(admission, request, brief, depends, writer))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _tell_later(
+        self, admission: Admission, request: Request, brief: Answer, depends: Mapping[str, str], writer: ResponseWriter
+    ) -> None:
+        refused: Answer | None = brief
+        try:
+            refused = await admission.wait(request)
+        except Exception:
+            log.exception("error while answering %s %s", request.method, request.path)
+        writer.on_close = None
+        self._tell_more(brief, depends, writer, refused)
+
+    @staticmethod
+    def _tell_more(brief: Answer, depends: Mapping[str, str], writer: ResponseWriter, refused: Answer | None) -> None:
+        more = "" if refused is not None else "".join(f"{name}: {wrong or 'ok'}\n" for name, wrong in depends.items())
+        writer.answer(Answer(brief.status, brief.headers, brief.body + more.encode()))
 
     def numbers(self) -> str:
         """What this process has counted, as Prometheus reads it."""
