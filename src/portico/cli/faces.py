@@ -24,8 +24,12 @@ def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> N
     what a file says."""
     if arguments.transport == "http":
         for name in FACES:
-            if f"/mcp/{name}" not in server.endpoints() and arguments.path != f"/mcp/{name}":
-                _offer(server, name, partial(_made, name, server, arguments, said, [] if said.brief else said.always))
+            # Below the server's own path: what is in front of it may pass on nothing else.
+            path = f"{arguments.path.rstrip('/')}/{name}"
+            if path not in server.endpoints():
+                _offer(
+                    server, name, path, partial(_made, name, server, arguments, said, [] if said.brief else said.always)
+                )
     wanted = arguments.face or said.name
     if wanted not in (None, "all"):
         # What is listed by default is not what was asked for.
@@ -36,12 +40,12 @@ def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> N
         server.hold(face.desk.lifespan)
 
 
-def _offer(server: Server, name: str, make: Callable[[], Any]) -> None:
+def _offer(server: Server, name: str, path: str, make: Callable[[], Any]) -> None:
     """It is loaded by the first client that wants it."""
     # Scripts need a jail that other systems do not have: there this face is for no one.
     if name != "code" or sys.platform == "linux":
         face = load_module("portico.faces.late").LateFace(server, name, make)
-        server.add_endpoint(f"/mcp/{name}", face)
+        server.add_endpoint(path, face)
         server.hold(face.lifespan)
 
 

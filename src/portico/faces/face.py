@@ -66,7 +66,7 @@ class ServerFace:
     ) -> None:
         about = members(server)
         self.server, self.name, self.instructions = server, name, instructions
-        self.always, self.brief = tuple(always), brief
+        self.always, self.brief = tuple(dict.fromkeys(always)), brief
         info = about.info or Implementation(name, "0")
         self.desk = Server(
             info.name,

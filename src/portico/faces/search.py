@@ -79,6 +79,8 @@ class SearchFace(ServerFace):
     async def _refuse(self, call: Call, wanted: WantedTool, refusal: InvalidParams | ToolError) -> Any:
         view = await self.seen.view(call)
         if isinstance(refusal, Unknown):
+            if wanted.name in self.desk.registry.by_name:
+                raise ToolError(f"{wanted.name} is a tool of its own: call it without call_tool.") from None
             raise ToolError(_unknown(view, wanted.name), kind="ResourceNotFound") from None
         told = _told(view, wanted, isinstance(refusal, ToolError) and refusal.kind == "ValidationError")
         if told is None:

@@ -109,6 +109,9 @@ class OperationTool(Tool):
         self._open = False
         self._uri = f"tool://{name}/result"
 
+    def structure_text(self) -> None:
+        """The document has said what its results are."""
+
     @cached_property
     def shape(self) -> OperationShape:
         return self.api.maker.make(self.operation)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from msgspec import Raw
 
 from portico import Client, Server, ToolError
 from portico.access import settings
+from portico.cli.faces import put_on
 from portico.extend import Call, Principal, SearchFace, ToolAnnotations
 from portico.faces import seen
 from portico.faces.auto import AutoFace
+from portico.server.server import FaceChoice
 from portico.services.code import CodeFace, stubs
 from portico.services.code.table import ScriptTool, ToolTable
 from portico.wire.discover import DiscoverResult
@@ -309,3 +312,30 @@ async def test_the_error_of_a_search_is_a_sentence() -> None:
             await client.call_tool("find_tools", {"queries": queries})
         with pytest.raises(ToolError, match="1 to 10 queries"):
             await client.call_tool("find_tools", {"queries": []})
+
+
+async def test_what_is_named_twice_is_listed_once_and_what_is_not_there_is_not(server: Server) -> None:
+    async with Client(SearchFace(server, always=["price", "nowhere", "price", "find_tools"])) as client:
+        assert await names(client) == ["find_tools", "call_tool", "price"]
+        with pytest.raises(ToolError, match="find_tools is a tool of its own"):
+            await client.call_tool("call_tool", {"name": "find_tools", "arguments": {"queries": "x"}})
+
+
+@jail_only
+async def test_an_empty_object_is_an_argument(server: Server) -> None:
+    @server.tool(annotations=READS)
+    def count(things: dict[str, int]) -> int:
+        return len(things)
+
+    code = (
+        "from tools import count\n[await count({}), await count({'a': 1}), await count({'things': {'a': 1, 'b': 2}})]"
+    )
+    async with Client(CodeFace(server)) as client:
+        assert (await run(client, code)).structured["value"] == [0, 1, 2]
+
+
+def test_faces_are_below_the_path_of_their_server(server: Server) -> None:
+    for path, found in (("/mcp", "/mcp/search"), ("/api/mcp/", "/api/mcp/search"), ("/", "/search")):
+        other = Server("other", version="1")
+        put_on(other, Namespace(transport="http", path=path, face=None, store=None, data=None), FaceChoice())
+        assert found in other.endpoints()

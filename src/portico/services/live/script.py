@@ -150,8 +150,10 @@ class ToolFunction:
 
     def _bound(self, values: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
         names = self._parameters
-        if len(values) == 1 and not arguments and isinstance(values[0], dict) and values[0].keys() <= set(names):
-            return values[0]
+        only = values[0] if len(values) == 1 and not arguments else None
+        # All arguments in one; an empty one is the first of them.
+        if isinstance(only, dict) and only and only.keys() <= set(names):
+            return only
         if len(values) > len(names):
             raise TypeError(f"{self.__name__} takes {len(names)} arguments, and {len(values)} were given")
         doubled = [name for name in names[: len(values)] if name in arguments]
