@@ -17,4 +17,4 @@ async def add(a: int, b: int) -> int:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     log_requests()  # before the server is run
-    server.run("http", port=8080)
+    server.run()

@@ -140,7 +140,7 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
     assert (same["status"], same["explanation"]) == ("no_change_needed", "as it was")
     check(same)
     _, _, log = await child.end()
-    assert log.count("my_module.double") == 2
+    assert log.count("'my_module.double'") == 2
     assert "'my_module.slow_down': failure" in log
 
 

@@ -51,7 +51,7 @@ def make() -> Server:
         """How many things there are."""
         return 3
 
-    @server.tool(annotations={"readOnlyHint": True})
+    @server.tool(annotations={"readOnlyHint": True}, structured_output=False)
     async def advice(about: Annotated[str, "What about"] = "everything") -> str:
         """Advice, in words."""
         return f"Buy {about}."

@@ -88,7 +88,7 @@ async def test_a_server_that_is_not_running_is_started_for_the_call() -> None:
     async def look() -> str:
         return ",".join(opened)
 
-    assert (await call(server, request("late.look"))).data == {"text": "in"}
+    assert (await call(server, request("late.look"))).data == {"result": "in"}
     assert opened == ["in", "out"]
 
 
@@ -175,7 +175,7 @@ async def test_an_unexpected_exception_shows_nothing_of_itself(shop: Server, cap
 async def test_a_tool_that_asks_fails_where_nobody_answers_and_works_where_somebody_does(shop: Server) -> None:
     assert (await error_of(shop, "shop.ask"))[0] == "ToolExecutionError"
     async with Client(shop, elicitation_handler=lambda question: {"value": True}) as client:
-        assert (await call(client, request("shop.ask"))).data == {"text": "True"}
+        assert (await call(client, request("shop.ask"))).data == {"result": "True"}
 
 
 async def test_time_is_up(shop: Server) -> None:
@@ -325,7 +325,7 @@ async def test_a_parameter_that_has_come_since_is_not_refused() -> None:
         async def greet_warmly(name: str, warmly: bool = False) -> str:
             return f"{name}{'!' if warmly else ''}"
 
-        assert (await call(client, request("s.greet", name="Ada", warmly=True))).data == {"text": "Ada!"}
+        assert (await call(client, request("s.greet", name="Ada", warmly=True))).data == {"result": "Ada!"}
 
 
 async def test_the_tools_are_listed_once_for_a_client(shop: Server) -> None:
@@ -358,9 +358,9 @@ async def test_a_context_reaches_the_tool() -> None:
         return f"{found.caller} {found.dry_run}"
 
     context = ContractContext(caller="planner", dry_run=True)
-    assert (await call(server, request("s.look"), context=context)).data == {"text": "planner True"}
+    assert (await call(server, request("s.look"), context=context)).data == {"result": "planner True"}
     async with Client(server) as client:
-        assert (await call(client, request("s.look"), context=context)).data == {"text": "planner True"}
+        assert (await call(client, request("s.look"), context=context)).data == {"result": "planner True"}
 
 
 async def test_a_deadline_ends_a_call(shop: Server) -> None:

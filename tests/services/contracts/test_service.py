@@ -357,7 +357,7 @@ async def test_a_call_is_started_asked_about_and_come_back_for(server: Server) -
         assert await ended(client, job) == {
             "job_id": job,
             "status": "completed",
-            "result": {"status": "success", "data": {"text": "done"}, "error": None, "explanation": None},
+            "result": {"status": "success", "data": {"result": "done"}, "error": None, "explanation": None},
         }
         status = (await client.call_tool("tool_status", {"job_id": job, "since": 1})).structured
         assert (status["progress"], status["total"], status["message"]) == (3, 3, "step 3")
@@ -437,7 +437,7 @@ async def test_a_job_acts_for_whoever_started_it(shop: Server) -> None:
         return str(ctx.principal.id)
 
     async with Client(shop, principal=Principal("ada")) as client:
-        assert (await ended(client, await started(client, "who")))["result"]["data"] == {"text": "ada"}
+        assert (await ended(client, await started(client, "who")))["result"]["data"] == {"result": "ada"}
 
 
 async def test_what_ended_long_ago_is_forgotten() -> None:
