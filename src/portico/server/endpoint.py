@@ -248,6 +248,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
         finally:
             server.subscriptions.spread = None
             use_place(None)
+            use_store(None)
             await fleet.close()
 
 

@@ -29,9 +29,9 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 _of_process: list[str] = []
 
 
-def use_store(url: str) -> None:
-    """From now on servers of this process that have no store share this one with other processes."""
-    _of_process[:] = [url]
+def use_store(url: str | None) -> None:
+    """From now on servers of this process that have no store share this one with other processes; None: no more."""
+    _of_process[:] = [url] if url is not None else []
 
 
 def store_of_process() -> str | None:
