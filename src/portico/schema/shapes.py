@@ -134,6 +134,39 @@ class Reference(Struct, frozen=True):
 
 Type = Basic | Literals | Array | Tuple | Mapping | Union | Reference
 
+PYTHON_TYPES = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "object": "dict[str, Any]",
+    "any": "Any",
+}
+
+
+def annotation(kind: Type, models: dict[str, str] | None = None) -> str:
+    """A type as Python writes it. `models`: what each Model is called there; its own name unless said otherwise."""
+    if isinstance(kind, Basic):
+        return PYTHON_TYPES[kind.kind]
+    if isinstance(kind, Literals):
+        return f"Literal[{', '.join(literal(value) for value in kind.values)}]"
+    if isinstance(kind, Array):
+        return f"list[{annotation(kind.item, models)}]"
+    if isinstance(kind, Tuple):
+        return f"list[{_either(kind.items, models)}]"
+    if isinstance(kind, Mapping):
+        return f"dict[str, {annotation(kind.value, models)}]"
+    if isinstance(kind, Union):
+        return _either(kind.options, models)
+    return kind.name if models is None else models[kind.name]
+
+
+def _either(kinds: tuple[Type, ...], models: dict[str, str] | None) -> str:
+    found = list(dict.fromkeys(annotation(one, models) for one in kinds))
+    return "Any" if "Any" in found else " | ".join(found)
+
+
 ANY = Basic("any")
 
 

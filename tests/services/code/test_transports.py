@@ -39,7 +39,7 @@ class Served:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[Served]:
     shop = Shop()
-    faces._offer(shop.server, "code", lambda: CodeFace(shop.server))
+    faces._offer(shop.server, "code", "/mcp/code", lambda: CodeFace(shop.server))
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(shop.server, port=0, ready=ready.set_result, stop=stop))

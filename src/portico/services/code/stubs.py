@@ -12,23 +12,13 @@ LONGEST_STUBS = 32_000
 LONGEST_WORDS = 400
 LONGEST_COMMENT = 160
 
-_BASIC = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "object": "dict[str, Any]",
-    "any": "Any",
-}
-
 _OPEN = shapes.Model("", "", [], True)
 
 
 def written(tools: Sequence[ScriptTool]) -> str:
     """The stubs of these tools, each with where it is imported from; at most so much."""
     parts: list[str] = []
-    taken: set[str] = set(_BASIC.values())
+    taken: set[str] = set(shapes.PYTHON_TYPES.values())
     left = LONGEST_STUBS
     for tool in tools:
         try:
@@ -50,7 +40,7 @@ def _stub(tool: ScriptTool, taken: set[str]) -> str:
     arguments = shapes.ModelWriter(tool.inputSchema or {"type": "object"}, stem, taken, models).arguments()
     result = "Any"
     if tool.outputSchema is not None:
-        result = _type(shapes.ModelWriter(_value(tool.outputSchema), stem, taken, models).result())
+        result = shapes.annotation(shapes.ModelWriter(_value(tool.outputSchema), stem, taken, models).result())
     types = "\n\n".join(_model(one) for one in models if one is not arguments)
     head = f"# from tools import {tool.owner or tool.python_name}"
     return "\n".join(one for one in (head, types, _function(tool, arguments, result)) if one)
@@ -80,7 +70,7 @@ def _docstring(tool: ScriptTool) -> str:
 
 
 def _parameter(member: shapes.Member) -> str:
-    said = f"{member.name}: {_type(member.type)}"
+    said = f"{member.name}: {shapes.annotation(member.type)}"
     return said if member.required else f"{said} = ..."
 
 
@@ -88,7 +78,8 @@ def _comments(members: Iterable[shapes.Member], plain: bool) -> Iterable[tuple[s
     for one in members:
         words = "; ".join(part for part in (one.description, *one.notes) if part)
         if not plain:
-            words = f"{_type(one.type)}{'' if one.required else ', may be left out'}{'; ' if words else ''}{words}"
+            left_out = "" if one.required else ", may be left out"
+            words = f"{shapes.annotation(one.type)}{left_out}{'; ' if words else ''}{words}"
         if words:
             yield _short(one.name, LONGEST_COMMENT), _short(words, LONGEST_COMMENT)
 
@@ -102,26 +93,7 @@ def _model(model: shapes.Model) -> str:
 
 
 def _member(member: shapes.Member) -> str:
-    return _type(member.type) if member.required else f"NotRequired[{_type(member.type)}]"
-
-
-def _type(kind: shapes.Type) -> str:
-    if isinstance(kind, shapes.Basic):
-        return _BASIC[kind.kind]
-    if isinstance(kind, shapes.Literals):
-        return f"Literal[{', '.join(shapes.literal(value) for value in kind.values)}]"
-    if isinstance(kind, shapes.Array):
-        return f"list[{_type(kind.item)}]"
-    if isinstance(kind, shapes.Tuple):
-        return f"list[{_either(kind.items)}]"
-    if isinstance(kind, shapes.Mapping):
-        return f"dict[str, {_type(kind.value)}]"
-    return kind.name if isinstance(kind, shapes.Reference) else _either(kind.options)
-
-
-def _either(kinds: Iterable[shapes.Type]) -> str:
-    found = list(dict.fromkeys(_type(one) for one in kinds))
-    return "Any" if "Any" in found else " | ".join(found)
+    return shapes.annotation(member.type) if member.required else f"NotRequired[{shapes.annotation(member.type)}]"
 
 
 def _is_name(name: str) -> bool:

@@ -14,15 +14,6 @@ from portico.services.contracts.markdown import prose
 
 WIDTH = 100
 
-_BASIC = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "object": "dict[str, Any]",
-    "any": "Any",
-}
 # Where the names come from that the generated module uses.
 _IMPORTS = {
     "typing": ("Any", "Literal", "NotRequired", "TypedDict", "cast"),
@@ -81,25 +72,6 @@ def _comment(member: shapes.Member, indent: str) -> str:
 # Types
 
 
-def _type(kind: shapes.Type, models: dict[str, str]) -> str:
-    if isinstance(kind, shapes.Basic):
-        return _BASIC[kind.kind]
-    if isinstance(kind, shapes.Literals):
-        return f"Literal[{', '.join(shapes.literal(value) for value in kind.values)}]"
-    if isinstance(kind, shapes.Array):
-        return f"list[{_type(kind.item, models)}]"
-    if isinstance(kind, shapes.Tuple):
-        return f"list[{_either(kind.items, models)}]"
-    if isinstance(kind, shapes.Mapping):
-        return f"dict[str, {_type(kind.value, models)}]"
-    return models[kind.name] if isinstance(kind, shapes.Reference) else _either(kind.options, models)
-
-
-def _either(kinds: Iterable[shapes.Type], models: dict[str, str]) -> str:
-    found = list(dict.fromkeys(_type(one, models) for one in kinds))
-    return "Any" if "Any" in found else " | ".join(found)
-
-
 def _is_plain(name: str) -> bool:
     # Names with two underscores in front become others inside a class.
     return name.isidentifier() and name.isascii() and not keyword.iskeyword(name) and not name.startswith("__")
@@ -118,7 +90,7 @@ def _model(model: shapes.Model, models: dict[str, str]) -> str:
 
 
 def _member(member: shapes.Member, models: dict[str, str]) -> str:
-    kind = _type(member.type, models)
+    kind = shapes.annotation(member.type, models)
     return kind if member.required else f"NotRequired[{kind}]"
 
 
@@ -152,13 +124,13 @@ def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     parameters = (
         f"\n        self,\n{'' if not members else '        *,' + chr(10)}{''.join(lines)}    " if lines else "self"
     )
-    result = "CallToolResult" if method.result is None else _type(method.result, models)
+    result = "CallToolResult" if method.result is None else shapes.annotation(method.result, models)
     head = f"    async def {name}({parameters}) -> {result}:\n{_docstring(_about(method, names), 2)}\n"
     return head + _body(method, names, result)
 
 
 def _parameter(member: shapes.Member, models: dict[str, str]) -> str:
-    kind = _type(member.type, models)
+    kind = shapes.annotation(member.type, models)
     return kind if member.required else f"{kind} | UnsetType = UNSET"
 
 
