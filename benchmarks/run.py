@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import audit_table
 import client_table
+import console_table
 import find_table
 import gateway_table
 import http_table
@@ -49,6 +50,7 @@ SERVICES = {
     "items": work_items,
     "workers": workers_table,
     "find": find_table,
+    "console": console_table,
 }
 TABLES = (*PROTOCOL, *SERVICES)
 NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))
