@@ -139,6 +139,7 @@ def test_every_annotation_can_be_read_when_it_is_needed(kind: Any) -> None:
         "principal",
         "token_verifier",
         "trace",
+        "ui",
     }
 
 

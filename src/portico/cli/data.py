@@ -6,9 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from portico.store.database import parse
 from portico.store.folder import data_directory
-from portico.store.sqlite import MEMORY
 from portico.wire.errors import UsageError
 
 # The database of the built-in services: `portico serve`, `portico memory` and `portico tasks` share it.
@@ -23,14 +21,6 @@ def store_url(store: str | None, data: str | None, name: str) -> str:
         return os.path.expanduser(url)
     folder = made_directory(data)
     return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.db")
-
-
-def existing_store(url: str) -> str:
-    """The same, where there is one: looking at a store does not make it."""
-    kind, address = parse(os.path.expanduser(url))
-    if kind == "sqlite" and address != MEMORY and not os.path.exists(address):
-        raise UsageError(f"there is no store {url}")
-    return os.path.expanduser(url)
 
 
 def made_directory(given: str | None) -> Path:

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.data import existing_store
 from portico.cli.forms import parser_for
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
 from portico.server.tasks.jobs import Job, now
-from portico.store.database import Database
+from portico.store.database import Database, parse
 from portico.store.folder import data_directory
+from portico.store.sqlite import MEMORY
 from portico.wire.errors import UsageError
 
 # How often --watch draws at least; changes are drawn when they come.
@@ -45,7 +45,7 @@ def _store(arguments: argparse.Namespace) -> str:
     """The store of --store or PORTICO_STORE, or the only one in the data directory."""
     named = arguments.store or os.environ.get("PORTICO_STORE")
     if named:
-        return existing_store(str(named))
+        return _existing(str(named))
     stores = sorted(data_directory(arguments.data).glob("*.db"))
     if len(stores) != 1:
         names = ", ".join(str(path) for path in stores) or "none"
@@ -169,3 +169,11 @@ def _plain(job: Job) -> dict[str, Any]:
         if isinstance(value, msgspec.Raw):
             fields[name] = msgspec.json.decode(value) if bytes(value) else None
     return fields
+
+
+def _existing(url: str) -> str:
+    """A store that is there: looking at one does not make it."""
+    kind, address = parse(os.path.expanduser(url))
+    if kind == "sqlite" and address != MEMORY and not os.path.exists(address):
+        raise UsageError(f"there is no store {url}")
+    return os.path.expanduser(url)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 from types import TracebackType
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SERVICES = os.path.join(_OURS, "services") + os.sep
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.path.join(_STANDARD, "site-packages") + os.sep
 
 
