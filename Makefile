@@ -11,8 +11,10 @@ AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
+# One more than there are cores: tests often wait for other processes.
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # A busy machine can upset a test that waits for something: what failed has to pass when it is run by itself.
-TRIED   = $(1) --numprocesses=auto $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }
+TRIED   = $(1) --numprocesses=$(PROCESSES) $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }
 
 # pip would say that no version of anything fits.
 RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
