@@ -105,7 +105,7 @@ def test_mistakes_are_explained(shell: Shell) -> None:
         ("start", "a", "b"),
         ("block",),
         ("rm",),
-        ("tree", "x"),
+        ("tree", "zzzzzz"),
         ("history",),
     ):
         shell(*words, fails=1 if words[0] in ("start", "tree") and len(words) == 2 else 2)

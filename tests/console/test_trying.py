@@ -206,7 +206,7 @@ def test_everything_is_reached_by_the_keyboard_alone(tried: Any) -> None:
     page.keyboard.press("Tab")
     page.keyboard.type("23")
     page.keyboard.press("Control+Enter")
-    tree = page.get_by_role("region", name="Run").get_by_role("tree")
+    tree = page.get_by_role("region", name="Run").get_by_role("tree").first
     expect(tree).to_contain_text("42")
     page.keyboard.press("Control+k")
     page.keyboard.type("prompts")
