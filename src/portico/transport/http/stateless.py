@@ -181,6 +181,9 @@ class HttpReply(Reply):
 
     def finish(self, message: bytes | None) -> None:
         self.closed = True
+        self._writer.on_close = None
+        # Its context may hold the Call, and so this Reply: a circle, which only the collector could take apart.
+        del self.task
         self._requests.replies.discard(self)
         if self.counts:
             self._requests.count(self._request.peer, -1)
