@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.guard import Kind
+from portico.server.registry.service import Answer
 from portico.wire.completion import PromptReference
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import ResourceNotFound, UsageError
@@ -93,6 +94,9 @@ class GatewayView:
             return self._discover(seen)
         hidden = self._hidden(call)
         return self._gateway.start(seen) if hidden is None else self._deny(seen, *hidden)
+
+    def answer_with(self, answer: Answer, call: Call) -> Any:
+        return self._gateway.answer_with(answer, replace(call, facet=self))
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._gateway.lifespan()
