@@ -27,6 +27,7 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.meta import Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import LATEST
+from portico.wire.tasks import EXTENSION
 from portico.wire.tools import Tool as Definition
 
 # Pages that were put together of our own tools and of those that are always shown.
@@ -34,7 +35,6 @@ MOST_KEPT = 64
 # Whose its own tools are that come from no service, and those that give no more than the server's list does.
 FACES = "faces"
 LISTING = frozenset({"find_tools"})
-TASKS = "io.modelcontextprotocol/tasks"
 
 
 class _ShownPage(Struct):
@@ -149,7 +149,7 @@ class ServerFace:
     def _definitions(self) -> Sequence[Definition]:
         """Our own tools; those that pass calls on may become a task wherever the server has tasks."""
         able = self.capabilities
-        tasks = TASKS in (able.extensions or {} if isinstance(able, ServerCapabilities) else {})
+        tasks = EXTENSION in (able.extensions or {} if isinstance(able, ServerCapabilities) else {})
         own = self.desk.tools.definitions
         kept = self._listed.get(tasks)
         if kept is None or kept[0] is not own:

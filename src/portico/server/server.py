@@ -522,6 +522,11 @@ class Server(FamiliarServer, Registrar):
             return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
 
+    def needs_task(self, tool: str) -> bool:
+        """Whether a tool is known to run only as a task."""
+        found = self.registry.by_name.get(tool)
+        return found is not None and found.task is not None and found.task.mode == "required"
+
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""
         own = self.own(kind, name)

@@ -246,18 +246,6 @@ async def test_strangers_over_http_are_not_the_person_who_started_the_server(ser
 
 
 @jail_only
-async def test_a_tool_that_runs_only_as_a_task_is_refused_clearly(server: Server) -> None:
-    @server.tool(task="required", annotations=READS)
-    async def long(item: str) -> str:
-        return item
-
-    code = "from tools import long\ntry:\n    await long('x')\nexcept ToolError as e:\n    return f'{e.kind}: {e}'"
-    async with Client(CodeFace(server), principal=ANN, revision="2025-11-25") as client:
-        said = (await run(client, code)).text
-    assert "Unsupported: A script cannot call long: 'long' has to be called as a task" in said
-
-
-@jail_only
 async def test_an_upstream_may_be_called_code(server: Server) -> None:
     inner = Server("inner", version="1")
 
