@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,13 +11,22 @@ from typing import Any
 
 from portico._lazy import load_module
 from portico.cli.data import store_url
+from portico.server.guard import Kind, Owned
 from portico.server.server import FaceChoice, Server
+
+log = logging.getLogger("portico")
 
 # Where each face is.
 FACES = {
     "search": ("portico.faces.search", "SearchFace"),
     "code": ("portico.services.code", "CodeFace"),
 }
+
+# The tools that they add, as rules know them.
+TOOLS: list[tuple[Kind, Owned]] = [
+    *(("tool", Owned("code", name)) for name in ("run", "describe_tools", "run_saved", "forget_saved")),
+    ("tool", Owned("faces", "find_tools")),
+]
 
 
 def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
@@ -38,6 +48,10 @@ def worn(
 ) -> Any:
     """What clients meet in place of a server, or of a view of it."""
     name = "search" if wanted == "auto" else wanted
+    # Rules are loaded where there are some.
+    allows_some = getattr(getattr(server.protection, "guard", None), "allows_some", None)
+    if name == "code" and allows_some is not None and not allows_some("tool", Owned("code", "run")):
+        log.warning('no rule allows scripts, so this face can only find tools: one with tool = "code.*" would')
     brief = {"brief": True} if chosen.brief else {}
     face = _made(name, server, part, arguments, said, chosen.always, **brief)
     server.hold(face.desk.lifespan)
