@@ -87,6 +87,25 @@ async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> No
     ]
 
 
+@jail_only
+async def test_what_a_script_calls_belongs_to_its_own_run(server: Server) -> None:
+    """The jail of the second run was made during the first, in what was around that one."""
+    above: list[tuple[Any, Any]] = []
+
+    class Placing(Noting):
+        def ended(self, passage: Any, result: Any, failure: Any) -> None:
+            if passage.owned == ("shop", "price"):
+                above.append((passage.call.principal.id, passage.parent.call.principal.id))
+
+    server.protect(witness=Placing())
+    face = CodeFace(server)
+    async with server.lifespan(), face.desk.lifespan():
+        for who in (ANN, EVE, ANN):
+            params = Raw(msgspec.json.encode({"name": "run", "arguments": {"code": CODE}}))
+            await face(Call(method="tools/call", id=1, params=params, principal=who))
+    assert above == [("ann", "ann"), ("eve", "eve"), ("ann", "ann")]
+
+
 class Naming(Hooks):
     def __init__(self) -> None:
         self.named: list[str] = []
