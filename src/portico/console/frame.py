@@ -69,7 +69,7 @@ def _origins(named: list[str]) -> str:
 
 
 async def frame(request: Request) -> Answer:
-    """The proxy, with the policy that the console asks for in `csp`. Whoever else asks gets an empty room."""
+    """The proxy, with the policy that the console asks for in `csp`. To any other visitor it is an empty page."""
     said = parse_qs(request.query, max_num_fields=4).get("csp", ["{}"])[0]
     try:
         policy = msgspec.json.decode(said, type=PagePolicy)
