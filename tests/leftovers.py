@@ -57,6 +57,7 @@ def temporary_directory() -> Iterator[Path]:
     """From now on, what this process and its children make for a while is made in here. The path is short, for the
     addresses of sockets."""
     folder = Path(tempfile.mkdtemp(prefix="t-"))
+    folder.chmod(0o711)  # some of it is another user's
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
