@@ -15,7 +15,7 @@ from pathlib import Path
 
 MARK = "STARTED_BY_TESTS"
 GOODBYE_SECONDS = 5.0
-# Where the processes of one server meet. None of them is the last, so it stays.
+# Where the processes of one server meet: none of them knows that it is the last.
 MEETING_PLACE = re.compile(r"portico-\d+-[0-9a-f]{12}").fullmatch
 
 
@@ -73,4 +73,4 @@ def temporary_directory() -> Iterator[Path]:
 
 def files(folder: Path) -> list[str]:
     """What is still there."""
-    return sorted(path.name for path in folder.iterdir() if not (MEETING_PLACE(path.name) and not any(path.iterdir())))
+    return sorted(path.name for path in folder.iterdir() if not MEETING_PLACE(path.name))
