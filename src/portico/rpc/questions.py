@@ -46,7 +46,7 @@ from portico.wire.tasks import EXTENSION
 # RFC 3986: the characters of a URI, and an authority with a host.
 _CHARACTERS = r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2}"
 _HOST = r"\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})+"
-_PAGE = re.compile(rf"https?://(?:[^\s/?#@\[\]]*@)?(?:{_HOST})(?::[0-9]*)?(?:[/?#](?:{_CHARACTERS})*)?", re.IGNORECASE)
+_PAGE = rf"(?i:https?)://(?:[^\s/?#@\[\]]*@)?(?:{_HOST})(?::[0-9]*)?(?:[/?#](?:{_CHARACTERS})*)?"
 
 
 class Questioned(Protocol):
@@ -119,7 +119,7 @@ def _check_elicitation(able: ClientCapabilities, revision: Revision, params: Any
     if isinstance(params, ElicitUrlParams):
         if revision < V2025_11_25 or not able.can_elicit("url"):
             raise MissingCapability({"elicitation": {"url": {}}})
-        if _PAGE.fullmatch(params.url) is None:
+        if re.fullmatch(_PAGE, params.url) is None:
             raise UsageError(f"not an absolute http or https URL: {params.url!r}")
         return
     if revision < V2025_06_18 or not able.can_elicit("form"):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Raw, Struct
@@ -100,7 +99,7 @@ class PageRequest:
         self.method = request.method
         self.path = request.path
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
-        self.query_params = dict(parse_qsl(request.query, keep_blank_values=True))
+        self.query_params = _form(request.query)
         self.path_params: dict[str, str] = {}
         self.user = request.principal
 
@@ -111,7 +110,13 @@ class PageRequest:
         return msgspec.json.decode(self._request.body)
 
     async def form(self) -> dict[str, str]:
-        return dict(parse_qsl(self._request.body.decode(), keep_blank_values=True))
+        return _form(self._request.body.decode())
+
+
+def _form(text: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # most servers have no such pages
+
+    return dict(parse_qsl(text, keep_blank_values=True))
 
 
 def _answer(made: Any) -> Answer:

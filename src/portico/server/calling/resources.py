@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from portico._options import check_options
 from portico.rpc.call import Call
@@ -21,6 +22,7 @@ from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
+from portico.wire.apps import PAGE_TYPE, SCHEME
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
@@ -58,7 +60,10 @@ class Resource:
         check_options("a resource", options, ResourceOptions)
         self.fn = fn
         self.uri = checked_uri(uri)
-        self.mime_type = options.get("mime_type")
+        # A page of an app has no other type, and hosts read its wishes in what they read.
+        is_page = uri.startswith(SCHEME)
+        self.mime_type = options.get("mime_type") or (PAGE_TYPE if is_page else None)
+        self._wishes = (options.get("meta") or {}).get("ui") if is_page else None
         self.version = options.get("version")
         self.name = given_name(options.get("name"), fn, "a resource")
         self.template = Template(uri) if "{" in uri else None
@@ -104,7 +109,10 @@ class Resource:
         value = ours(value)
         if isinstance(value, InputRequiredResult | ReadResourceResult):
             return value
-        return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
+        contents = to_contents(value, params.uri, self.mime_type)
+        if self._wishes is not None:
+            contents = [one if one.meta else replace(one, meta={"ui": self._wishes}) for one in contents]
+        return ReadResourceResult(contents=contents)
 
 
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:
