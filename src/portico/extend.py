@@ -95,8 +95,8 @@ if TYPE_CHECKING:
         BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch,
         InsufficientScope as InsufficientScope, InternalError as InternalError, InvalidParams as InvalidParams,
         MethodNotFound as MethodNotFound, MissingCapability as MissingCapability,
-        ResourceNotFound as ResourceNotFound, TimedOut as TimedOut, TransportError as TransportError,
-        Unknown as Unknown, from_wire as from_wire,
+        NeedsTask as NeedsTask, ResourceNotFound as ResourceNotFound, TimedOut as TimedOut,
+        TransportError as TransportError, Unknown as Unknown, from_wire as from_wire,
     )
     from portico.wire.inputs import (
         CreateMessageParams as CreateMessageParams, CreateMessageResult as CreateMessageResult,
@@ -191,7 +191,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "portico.wire.errors": (
         "BadStatus", "Closed", "HeaderMismatch", "InsufficientScope", "InternalError", "InvalidParams",
-        "MethodNotFound", "MissingCapability", "ResourceNotFound", "TimedOut", "TransportError", "Unknown", "from_wire",
+        "MethodNotFound", "MissingCapability", "NeedsTask", "ResourceNotFound", "TimedOut", "TransportError", "Unknown",
+        "from_wire",
     ),
     "portico.wire.inputs": (
         "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",

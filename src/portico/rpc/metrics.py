@@ -27,7 +27,7 @@ BUCKETS = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 MOST_SERIES = 2000
 
 _DURATION = "mcp_server_operation_duration_seconds"
-_TOOL = re.compile(r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"').search
+_TOOL = r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"'
 
 
 class _Series(Struct):
@@ -109,7 +109,7 @@ def without_tools(text: str, hidden: Callable[[str], bool]) -> str:
     known: dict[str, bool] = {}
 
     def is_shown(line: str) -> bool:
-        found = _TOOL(line)
+        found = re.search(_TOOL, line)
         if found is None:
             return True
         name = found[1].replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")

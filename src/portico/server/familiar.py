@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from inspect import iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Raw, Struct
@@ -147,7 +146,7 @@ class PageRequest:
         self.method = request.method
         self.path = request.path
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
-        self.query_params = dict(parse_qsl(request.query, keep_blank_values=True))
+        self.query_params = _form(request.query)
         self.path_params: dict[str, str] = {}
         self.user = request.principal
 
@@ -158,7 +157,13 @@ class PageRequest:
         return msgspec.json.decode(self._request.body)
 
     async def form(self) -> dict[str, str]:
-        return dict(parse_qsl(self._request.body.decode(), keep_blank_values=True))
+        return _form(self._request.body.decode())
+
+
+def _form(text: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # most servers have no such pages
+
+    return dict(parse_qsl(text, keep_blank_values=True))
 
 
 def _answer(made: Any) -> Answer:

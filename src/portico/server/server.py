@@ -359,9 +359,16 @@ class Server(FamiliarServer, Registrar):
 
     async def _answer(self, call: Call) -> Any:
         """What the middleware is put around."""
-        answer = self._answers.get(call.method, self._unknown)
-        result = answer(call)
+        if call.answer is None:
+            result = self._answers.get(call.method, self._unknown)(call)
+        else:
+            # What is asked in the course of it is not answered so.
+            result = call.answer(replace(call, answer=None))
         return await result if type(result) is CoroutineType else result
+
+    def answer_with(self, answer: Answer, call: Call) -> Any:
+        """The answer of another function, with this server's middleware around it as around its own."""
+        return answer(call) if self._chain is None else self._chain(replace(call, answer=answer))
 
     def _discover(self, call: Call) -> DiscoverResult:
         return DiscoverResult(
@@ -543,6 +550,11 @@ class Server(FamiliarServer, Registrar):
                 known = component.owned = Owned(owner, component.inward)
             return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
+
+    def needs_task(self, tool: str) -> bool:
+        """Whether a tool is known to run only as a task."""
+        found = self.registry.by_name.get(tool)
+        return found is not None and found.task is not None and found.task.mode == "required"
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from portico import Client, Server, ToolError
+from portico import Client, Hooks, Server, ToolError
 from portico.access import settings
 from portico.cli.faces import put_on
 from portico.extend import Call, Principal, SearchFace, ToolAnnotations
@@ -81,6 +81,68 @@ async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> No
         ("shop", "price"),
         ("code", "run_saved"),
     ]
+
+
+class Naming(Hooks):
+    def __init__(self) -> None:
+        self.named: list[str] = []
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        self.named.append(context.name)
+        return await call_next(context)
+
+    async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+        listed = await call_next(context)
+        return msgspec.structs.replace(listed, tools=[one for one in listed.tools if one.name != "secret"])
+
+
+@jail_only
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_middleware_is_around_what_a_face_answers_and_around_what_its_scripts_call(
+    server: Server, revision: Any
+) -> None:
+    naming, methods = Naming(), []
+
+    def note(handler: Any) -> Any:
+        async def handle(call: Call) -> Any:
+            methods.append(call.method)
+            return await handler(call)
+
+        return handle
+
+    server.use(naming)
+    server.use(note)
+    async with Client(CodeFace(server), principal=ANN, revision=revision) as client:
+        assert await names(client) == ["find_tools", "run", "describe_tools"]
+        await client.call_tool("find_tools", {"queries": "price"})
+        assert (await run(client, CODE, save="prices")).structured["value"] == 3
+        await client.call_tool("prices", {})
+        hidden = await run(client, "from tools import secret")
+    assert naming.named == ["find_tools", "run", "price", "run_saved", "price", "run"]
+    assert "has no 'secret'" in hidden.text
+    assert {"tools/call", "tools/list"} <= set(methods)
+    async with Client(SearchFace(server), principal=ANN, revision=revision) as client:
+        del naming.named[:]
+        await client.call_tool("call_tool", {"name": "price", "arguments": {"item": "abc"}})
+        await client.call_tool("call_tool", {"nam": "price"}, raise_on_error=False)
+    assert naming.named == ["price", "call_tool"]
+
+
+@jail_only
+async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
+    def closed(handler: Any) -> Any:
+        async def handle(call: Call) -> Any:
+            if call.method == "tools/call":
+                raise ToolError("closed")
+            return await handler(call)
+
+        return handle
+
+    server.use(closed)
+    async with Client(CodeFace(server), principal=ANN) as client:
+        for tool, arguments in (("run", {"code": "1"}), ("find_tools", {"queries": "price"}), ("price", {"item": "a"})):
+            with pytest.raises(ToolError, match="closed"):
+                await client.call_tool(tool, arguments)
 
 
 @jail_only
@@ -181,18 +243,6 @@ async def test_strangers_over_http_are_not_the_person_who_started_the_server(ser
 
 
 # Tools that scripts cannot call, and those that look as if
-
-
-@jail_only
-async def test_a_tool_that_runs_only_as_a_task_is_refused_clearly(server: Server) -> None:
-    @server.tool(task="required", annotations=READS)
-    async def long(item: str) -> str:
-        return item
-
-    code = "from tools import long\ntry:\n    await long('x')\nexcept ToolError as e:\n    return f'{e.kind}: {e}'"
-    async with Client(CodeFace(server), principal=ANN, revision="2025-11-25") as client:
-        said = (await run(client, code)).text
-    assert "Unsupported: A script cannot call long: 'long' has to be called as a task" in said
 
 
 @jail_only

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -42,13 +42,13 @@ _AUTHORS = "/author"
 class BodyReply(Reply):
     """The Reply of a call as a body is to see it: that of the client's request, and what its questions need to know."""
 
-    def __init__(self, outer: Reply, *, rounds: Any = None, detachable: bool = False) -> None:
+    def __init__(self, outer: Reply, *, rounds: Any = None, detachable: bool = False, asks: bool | None = None) -> None:
         self._outer = outer
         # The questions of the body that makes this call from the inside, which then are this call's too.
         self.rounds = rounds
         # Whether the body may go on as a task: see `ctx.detach`.
         self.detachable = detachable
-        self.asks, self.conversation = outer.asks, outer.conversation
+        self.asks, self.conversation = outer.asks if asks is None else asks, outer.conversation
         self.emit, self.ask = outer.emit, outer.ask  # type: ignore[method-assign]
         self.drain, self.release = outer.drain, outer.release  # type: ignore[method-assign]
 
@@ -148,6 +148,10 @@ class Rounds:
             self._detached = True
             await self._stop()
 
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        """Around waiting for a task. A call takes the place of none."""
+        return nullcontext()
+
     def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks, when the body was stopped because of a question (and not by the client)."""
         if not (self._asked or self._detached) or self._call.reply.cancelled:
@@ -209,6 +213,10 @@ class SettledRounds:
 
     async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: whether the whole becomes a task is not for a part of it to say."""
+
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        found: AbstractAsyncContextManager[None] = self._rounds.idle()
+        return found
 
 
 def _read(responses: Raw) -> dict[str, Raw]:

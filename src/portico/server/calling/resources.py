@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options
@@ -24,6 +25,7 @@ from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.server.familiar_settings import ResourceSecurity
+from portico.wire.apps import PAGE_TYPE, SCHEME
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
@@ -63,7 +65,10 @@ class Resource:
         check_options("a resource", options, ResourceOptions)
         self.fn = fn
         self.uri = checked_uri(uri)
-        self.mime_type = options.get("mime_type")
+        # A page of an app has no other type, and hosts read its wishes in what they read.
+        is_page = uri.startswith(SCHEME)
+        self.mime_type = options.get("mime_type") or (PAGE_TYPE if is_page else None)
+        self._wishes = (options.get("meta") or {}).get("ui") if is_page else None
         self.version = options.get("version")
         # Which values of its variables are not let through; without a word about it, those that its server says.
         self.security = options.get("security")
@@ -121,7 +126,10 @@ class Resource:
         if type(value).__name__ == "ResourceResult":
             parts = [one for part in value.contents for one in _part(part, params.uri, self.mime_type)]
             return ReadResourceResult(contents=parts, meta=UNSET if value.meta is None else value.meta)
-        return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
+        contents = to_contents(value, params.uri, self.mime_type)
+        if self._wishes is not None:
+            contents = [one if one.meta else replace(one, meta={"ui": self._wishes}) for one in contents]
+        return ReadResourceResult(contents=contents)
 
 
 def _part(part: Any, uri: str, mime_type: str | None) -> list[Any]:

@@ -120,7 +120,7 @@ class Registrar:
         * **description** – what is there; the first part of the docstring otherwise.
         * **version** – of this resource, shown in its `_meta`; of several the highest is there.
         * **mime_type** – of what the function returns; otherwise a text is `text/plain`, bytes are
-          `application/octet-stream`, and anything else is `application/json`.
+          `application/octet-stream`, anything else is `application/json`, and what is at `ui://` is a page of an app.
         * **size** – in bytes, where it is known.
         * **annotations** – for whom it is, how important it is, and when it last changed.
         * **icons** – pictures for people.

@@ -34,7 +34,6 @@ class _SaidResult(Struct):
     structuredContent: Raw = Raw(b"")
     isError: bool = False
     meta: Any = field(default=None, name="_meta")
-    resultType: str = "complete"
 
 
 _said = msgspec.json.Decoder(_SaidResult)
@@ -48,8 +47,6 @@ def outcome_of(tool: ScriptTool, result: Any) -> str:
     if len(encoded) > LONGEST_VALUE:
         return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
     said = _said.decode(encoded)
-    if said.resultType != "complete":
-        return error(f"{tool.name} goes on as a task, which a script cannot wait for.", "Unsupported")
     if said.isError:
         return _refused(said)
     return f'{{"value":{_value(tool, said)}}}'
@@ -99,7 +96,7 @@ def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
     if isinstance(failure, Unknown):
         return error(failure.message, "ResourceNotFound")
     if isinstance(failure, MethodNotFound):
-        # A tool that runs only as a task; or its server has none any more.
+        # Its server has no tools any more; or it runs only as a task, and there are none here.
         return error(
             f"A script cannot call {tool.name}: {failure.message.removeprefix('Method not found: ')}", "Unsupported"
         )

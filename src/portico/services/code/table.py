@@ -35,6 +35,8 @@ class ScriptTool(Struct, dict=True):
     # Whose it is, and the name that a script knows it by there. Never what a list says of it.
     owner: str = ""
     python_name: str = ""
+    # Whether it has to be called as a task, as far as that is known.
+    needs_task: bool = False
 
     @property
     def hints(self) -> ToolAnnotations:
@@ -97,7 +99,14 @@ _tool = msgspec.json.Decoder(ScriptTool)
 class ToolTable:
     """All tools that one caller is shown. `own`: whose tools need no module, because they are the server's own."""
 
-    def __init__(self, tools: Sequence[ScriptTool], owner_of: OwnerOf, own: str, hidden: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        tools: Sequence[ScriptTool],
+        owner_of: OwnerOf,
+        own: str,
+        hidden: Iterable[str] = (),
+        needs_task: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self.by_name: dict[str, ScriptTool] = {}
         # By module, with "" for none, and by what a script calls it there.
         self.modules: dict[str, dict[str, ScriptTool]] = {"": {}}
@@ -106,6 +115,7 @@ class ToolTable:
             owner, inward = owner_of(tool.name)
             if owner in left_out or tool.name in self.by_name:
                 continue
+            tool.needs_task = needs_task(tool.name)
             tool.owner = "" if owner in (own, "") else identifier(owner)
             self.by_name[tool.name] = tool
             tool.python_name = _add(self.modules.setdefault(tool.owner, {}), identifier(inward or tool.name), tool)

@@ -441,6 +441,11 @@ class Exchange:
         for endpoint in self._all_endpoints():
             endpoint.expire()
 
+    def end_listening(self) -> None:
+        """An end to `subscriptions/listen`; all else goes on."""
+        for endpoint in self._all_endpoints():
+            endpoint.stateless.end_listening()
+
     def end_streams(self) -> None:
         """No new calls, and an end to what would have none by itself; calls go on."""
         self.draining = True

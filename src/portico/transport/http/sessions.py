@@ -445,9 +445,13 @@ class HttpSession:
         connected = self._open or any(stream.writer is not None for stream in self._streams.values())
         return bool(connected or self.channel.in_flight)
 
-    def close(self) -> None:
+    def fall_silent(self) -> None:
+        """Say and do nothing more. Clients that listen still hear that."""
         self.channel.close()
         self.session.close()
+
+    def close(self) -> None:
+        self.fall_silent()
         for stream in [*self._streams.values(), *self._open]:
             stream.done = True
             stream.end()
@@ -555,6 +559,13 @@ class Sessions:
 
     def remove(self, session: HttpSession) -> bool:
         """It is no longer here, but may be elsewhere. Whether it was here."""
+        taken = self.take_out(session)
+        if taken:
+            session.close()
+        return taken
+
+    def take_out(self, session: HttpSession) -> bool:
+        """The same, while its streams stay open: nothing more is said on them."""
         if self._by_id.pop(session.id, None) is None:
             return False
         near = self._by_address[session.address]
@@ -562,7 +573,7 @@ class Sessions:
         if not near:
             del self._by_address[session.address]
         self._by_age.remove(session)
-        session.close()
+        session.fall_silent()
         return True
 
     def expire(self, idle_seconds: float) -> int:
