@@ -39,6 +39,7 @@ from portico.wire.inputs import (
 )
 from portico.wire.jsonrpc import encode
 from portico.wire.meta import LOG_LEVELS, Implementation, LogLevel
+from portico.wire.methods import METHODS
 from portico.wire.revisions import LATEST, MODERN, V2025_11_25, Revision
 from portico.wire.tasks import EXTENSION as TASKS
 from portico.wire.tools import Tool, ToolChoice
@@ -437,7 +438,9 @@ class Context(FamiliarContext):
         reply = self._call.reply if rounds is None else BodyReply(self._call.reply, rounds=rounds)
         said = Raw(encode({**params, **trace_of(self._call)}))
         # Its progress is not that of this call.
-        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=None)
+        # Read here, once for all who look at it.
+        read = (said, METHODS[method].decode(said)) if method in METHODS else None
+        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=read)
         if rounds is None:
             return await answer(inner)
         with rounds.keys.inside_step(key):

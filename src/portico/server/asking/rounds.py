@@ -8,8 +8,8 @@ start, the answers so far being replayed to it. `ctx.step` keeps a side effect f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -256,15 +256,11 @@ class ReplayKeys:
     def step(self, name: str) -> str:
         return _path.get() + name
 
-    @contextmanager
-    def inside_step(self, name: str) -> Iterator[None]:
-        with _inside(self.step(name)):
-            yield
+    def inside_step(self, name: str) -> _Inside:
+        return _Inside(self.step(name))
 
-    @contextmanager
-    def inside_call(self, name: str) -> Iterator[None]:
-        with _inside(self._numbered(name)):
-            yield
+    def inside_call(self, name: str) -> _Inside:
+        return _Inside(self._numbered(name))
 
     def _numbered(self, kind: str) -> str:
         key = _path.get() + kind
@@ -272,10 +268,16 @@ class ReplayKeys:
         return f"{key}-{self._counts[key]}"
 
 
-@contextmanager
-def _inside(key: str) -> Iterator[None]:
-    token = _path.set(f"{key}/")
-    try:
-        yield
-    finally:
-        _path.reset(token)
+class _Inside:
+    """A context manager: what runs in it has this key above its own."""
+
+    __slots__ = ("_key", "_token")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._token = _path.set(f"{self._key}/")
+
+    def __exit__(self, *_: object) -> None:
+        _path.reset(self._token)
