@@ -32,10 +32,11 @@ LONGEST_TOKEN = 16 * 1024
 # Browsers keep no cookie that is longer, with its name and all that is said of it.
 LONGEST_COOKIE = 3800
 
+# Of frames there is that of apps: all other files may not be shown in one.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; frame-src 'none'; require-trusted-types-for 'script'"
+    "frame-ancestors 'none'; frame-src 'self'; require-trusted-types-for 'script'"
 )
 SAFE: Pairs = (
     (b"content-security-policy", _POLICY.encode()),

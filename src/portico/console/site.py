@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
+from portico.console.frame import FRAME, frame
 from portico.console.gate import APART, TOKEN_SECONDS, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
@@ -57,6 +58,7 @@ class ConsoleSite:
         files, visit, post = PageFiles(), self.gate.refuse_visit, self.gate.refuse_post
         pages = [
             PageRoute("GET", PATH, files.file, prefix=True, judge=visit),
+            PageRoute("GET", FRAME, frame, judge=visit),
             PageRoute("POST", "/console/login", self.gate.login, judge=post),
             PageRoute("POST", "/console/logout", judge=post, streamed=self._sign_out),
             PageRoute("POST", ENDPOINT, judge=self.gate.refuse_call, streamed=self._answer),
