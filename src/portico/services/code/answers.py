@@ -12,6 +12,7 @@ from msgspec import Raw, Struct, field
 from portico import Error, ProtocolError, ToolError
 from portico.extend import (
     ERROR,
+    CallToolResult,
     InputRequiredResult,
     InternalError,
     InvalidParams,
@@ -43,6 +44,11 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 def outcome_of(tool: ScriptTool, result: Any) -> str:
     """The outcome of a call as JSON: `{"value": …}` or `{"error": …}`."""
+    if isinstance(result, CallToolResult) and type(result.structured_content) is Raw and result.is_error is False:
+        # What stands beside it says the same.
+        structured = bytes(result.structured_content)
+        if len(structured) <= LONGEST_VALUE:
+            return f'{{"value":{_structured(tool, structured)}}}'
     encoded = to_json(result)
     if len(encoded) > LONGEST_VALUE:
         return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
@@ -67,10 +73,14 @@ def questions_in(result: Any) -> InputRequiredResult | None:
 def _value(tool: ScriptTool, said: _SaidResult) -> str:
     structured = bytes(said.structuredContent)
     if structured:
-        return (_unwrapped(structured) if tool.wraps else structured).decode()
+        return _structured(tool, structured)
     if all(isinstance(one, dict) and one.get("type") == "text" for one in said.content):
         return _json("\n".join(str(one.get("text", "")) for one in said.content))
     return _json(said.content)
+
+
+def _structured(tool: ScriptTool, structured: bytes) -> str:
+    return (_unwrapped(structured) if tool.wraps else structured).decode()
 
 
 def _unwrapped(structured: bytes) -> bytes:

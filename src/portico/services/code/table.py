@@ -42,7 +42,7 @@ class ScriptTool(Struct, dict=True):
     def hints(self) -> ToolAnnotations:
         return self.annotations or _PLAIN_HINTS
 
-    @property
+    @cached_property
     def reads(self) -> bool:
         """Whether it says of itself that it changes nothing."""
         return self.hints.read_only_hint is True

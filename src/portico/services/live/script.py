@@ -136,6 +136,7 @@ class ToolFunction:
         self.__name__ = self.__qualname__ = name
         self.__doc__ = f"The tool {tool!r}: {', '.join(parameters) or 'no arguments'}."
         self._channel, self._tool, self._parameters = channel, tool, parameters
+        self._named = encoded(tool)
 
     def __repr__(self) -> str:
         return f"<tool {self._tool}({', '.join(self._parameters)})>"
@@ -143,7 +144,7 @@ class ToolFunction:
     async def __call__(self, *values: Any, **arguments: Any) -> Any:
         given = self._encoded(self._bound(values, arguments))
         try:
-            return await self._channel.call(self._tool, given)
+            return await self._channel.call(self._named, given)
         except ToolRefusal as refusal:
             said = refusal.said
         raise ToolFailure(self._tool, said)
