@@ -35,6 +35,10 @@ class Detached(Struct, frozen=True):
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
 
 
+# Where a state of the author's own stands among the steps, which have other names.
+_AUTHORS = "/author"
+
+
 class BodyReply(Reply):
     """The Reply of a call as a body is to see it: that of the client's request, and what its questions need to know."""
 
@@ -159,6 +163,20 @@ class Rounds:
             input_requests=self._asked,
             request_state=self._seal.close(self._binding(), self._answers, self._steps, list(self._asked)),
         )
+
+    def carry(self, result: InputRequiredResult) -> InputRequiredResult:
+        """A result that asks, made by the author: what the client is to carry is sealed as ours is."""
+        said = result.request_state
+        steps = {} if said is UNSET else {_AUTHORS: Raw(encode(said))}
+        asked = [] if result.input_requests is UNSET else list(result.input_requests)
+        sealed = self._seal.close(self._binding(), {}, steps, asked)
+        return msgspec.structs.replace(result, request_state=sealed)
+
+    @property
+    def carried(self) -> str | None:
+        """What the author has given the client to carry."""
+        said = self._steps.get(_AUTHORS)
+        return None if said is None else msgspec.json.decode(said, type=str)
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of a side effect that a replay must not repeat. It is kept as JSON."""
