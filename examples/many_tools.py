@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 from portico import Client, Gateway
 from portico.extend import SearchFace
 
-DATA = mkdtemp(prefix="portico-")
+DATA = mkdtemp(prefix="many-tools-")
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 SERVICE = [sys.executable, "-m", "portico", "serve", "--data", DATA, "--services"]
 
