@@ -64,9 +64,9 @@ class IdAllocator:
             # What follows it was written after it, so the position is still right.
             return known, self._asks(known - 1)
         if thread is None:
-            return positions.seat(scope, self._new(scope), 0), False
+            return positions.seat(scope, self._new(scope), positions.ALONE), False
         number, place, asked = self._threads.get((scope, thread)) or self._end_of(scope, thread)
-        if place == positions.PLACES:
+        if place == positions.MOST_IN_THREAD:
             number, place, asked = self._open(scope, thread), 0, False
         self._threads[scope, thread] = (number, place + 1, asks)
         return positions.seat(scope, number, place), asked
