@@ -33,7 +33,8 @@ class Denied extends Error {
 const wrong = (text) => new Denied(text, -32602);
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** where: the members that say which server is asked, and as whom; tools(): those of it that apps may call. */
+/** where: the members that say which server is asked, and as whom; tools(): the names of those that this app may call,
+ * by the names that it may know them by. */
 export function makeApp(app, { where, uri, tool, args, tools }) {
   const lines = h("div", { class: "loglines", role: "log", "aria-label": "What the app said", tabindex: "0", hidden: true });
   const bar = h("div", { class: "stack" });
@@ -235,13 +236,14 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     async "ui/open-link"({ url }) {
       const shown = link(url);
       if (!shown.href) throw wrong("a link is http or https");
-      if (permits.size > MOST_LINKS + tools().length || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
+      if (permits.size > MOST_LINKS + tools().size || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
       permits.delete(`link ${shown.href}`);
       return {};
     },
-    async "tools/call"({ name, arguments: given = {} }, signal) {
+    async "tools/call"({ name: wanted, arguments: given = {} }, signal) {
       if (!isObject(given)) throw wrong("arguments are an object");
-      if (!tools().some((one) => one.name === name)) throw wrong("there is no such tool for apps");
+      const name = tools().get(wanted);
+      if (name === undefined) throw wrong("there is no such tool for apps");
       if (!await permit(`tool ${name}`, "Allow it", "The app wants to call ", h("strong", {}, plain(name, 120)), " with ", h("code", { class: "breakable" }, plain(JSON.stringify(given), 600)), ", and as often as it likes.")) throw new Denied("the call was not allowed");
       note("calls", `${name} ${JSON.stringify(given)}`);
       return plainResult(result(await app.call("call_tool", { ...where, name, arguments: given }, { signal })));
