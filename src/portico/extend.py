@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from portico.server.low_level import (
         ErrorData as ErrorData, InitializationOptions as InitializationOptions, INTERNAL_ERROR as
         INTERNAL_ERROR, INVALID_PARAMS as INVALID_PARAMS, INVALID_REQUEST as INVALID_REQUEST, LowLevelServer
-        as LowLevelServer, MCPError as MCPError, METHOD_NOT_FOUND as METHOD_NOT_FOUND, NotificationOptions
+        as LowLevelServer, CodedError as CodedError, METHOD_NOT_FOUND as METHOD_NOT_FOUND, NotificationOptions
         as NotificationOptions, PARSE_ERROR as PARSE_ERROR, PromptDefinition as PromptDefinition,
         ReadResourceContents as ReadResourceContents, RequestMembers as RequestMembers, ResourceDefinition
         as ResourceDefinition, ResourceTemplateDefinition as ResourceTemplateDefinition, ToolDefinition as
@@ -179,7 +179,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "portico.server.low_level": (
         "ErrorData", "InitializationOptions", "INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST",
-        "LowLevelServer", "MCPError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
+        "LowLevelServer", "CodedError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
         "PromptDefinition", "ReadResourceContents", "RequestMembers", "ResourceDefinition",
         "ResourceTemplateDefinition", "ToolDefinition", "stdio_server",
     ),

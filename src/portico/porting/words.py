@@ -138,7 +138,7 @@ def lookup(dotted: str) -> Counterpart | None:
 
 
 # What is made otherwise than by the class that it is caught by: the SDK's errors begin with their code.
-MADE_BY = {"MCPError": "portico.extend.MCPError", "McpError": "portico.extend.MCPError"}
+MADE_BY = {"MCPError": "portico.extend.CodedError", "McpError": "portico.extend.CodedError"}
 
 
 def is_theirs(dotted: str) -> bool:

@@ -84,15 +84,15 @@ class ReadResourceContents(Struct):
 
 
 class ErrorData(Struct):
-    """What an MCPError of the SDK says."""
+    """What a CodedError may be made of."""
 
     code: int
     message: str
     data: Any = None
 
 
-class MCPError(ProtocolError):
-    """An error of the protocol as the SDK raises it: `MCPError(code, message)` or `McpError(ErrorData(…))`."""
+class CodedError(ProtocolError):
+    """An error of the protocol that begins with its code, or is made of an ErrorData, as the SDK raises it."""
 
     def __init__(self, code: Any, message: str = "", data: Any = None) -> None:
         said = code if isinstance(code, int) else None
