@@ -59,6 +59,11 @@ if TYPE_CHECKING:
         AccessGuard as AccessGuard, Decision as Decision, Kind as Kind, Meter as Meter, Owned as Owned,
         Passage as Passage, Sight as Sight, Witness as Witness,
     )
+    from portico.server.low_level import (
+        InitializationOptions as InitializationOptions, LowLevelServer as LowLevelServer,
+        NotificationOptions as NotificationOptions, ReadResourceContents as ReadResourceContents,
+        stdio_server as stdio_server,
+    )
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
     from portico.store.database import Database as Database, when_ready as when_ready
@@ -77,7 +82,10 @@ if TYPE_CHECKING:
     from portico.transport.http.place import is_loopback as is_loopback
     from portico.transport.http_client.browser import headless as headless
     from portico.transport.http_client.once import HttpAnswer as HttpAnswer, http_exchange as http_exchange
-    from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
+    from portico.wire.completion import (
+        MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion, PromptReference as PromptReference,
+        ResourceReference as ResourceReference,
+    )
     from portico.wire.content import (
         Annotations as Annotations, AudioContent as AudioContent, BlobContents as BlobContents,
         EmbeddedResource as EmbeddedResource, ImageContent as ImageContent, ResourceLink as ResourceLink,
@@ -159,6 +167,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.guard": (
         "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
     ),
+    "portico.server.low_level": (
+        "InitializationOptions", "LowLevelServer", "NotificationOptions", "ReadResourceContents", "stdio_server",
+    ),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
     "portico.store.database": ("Database", "when_ready"),
@@ -173,7 +184,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.transport.http.place": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
     "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
-    "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),
+    "portico.wire.completion": ("MOST_COMPLETIONS", "Completion", "PromptReference", "ResourceReference"),
     "portico.wire.content": (
         "Annotations", "AudioContent", "BlobContents", "EmbeddedResource", "ImageContent", "ResourceLink",
         "Result", "TextContent", "TextContents",

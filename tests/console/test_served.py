@@ -73,7 +73,10 @@ async def ask(page: Page, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no workers on Windows")
-async def test_with_several_workers_there_is_one_console(serve: Serve, file: str) -> None:
+async def test_with_several_workers_there_is_one_console(
+    serve: Serve, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORTICO_TOKEN", "a-token-of-all")
     page = await signed_in(serve("serve", file, "--port", "0", "--workers", "2"))
     parts = await ask(page, "about")
     assert "workers" in parts["parts"]
@@ -93,6 +96,10 @@ async def test_with_several_workers_there_is_one_console(serve: Serve, file: str
     assert len(workers) == 2 and all(one["state"] == "serving" for one in workers)
     assert (await page.ask("POST", "/console/logout", {}, page.proof)).status == 204
     assert {(await page.call("about")).status for _ in range(5)} == {401}
+    # A token is remembered where it will be looked for.
+    for _ in range(3):
+        assert (await page.sign_in("a-token-of-all")).status == 200
+        assert {(await page.call("about")).status for _ in range(3)} == {200}
 
 
 async def test_a_new_link_is_had_by_the_one_who_serves(serve: Serve, file: str, tmp_path: Path) -> None:

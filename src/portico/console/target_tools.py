@@ -151,9 +151,15 @@ class TargetService(Service):
         return await self._run(ctx, target, "tools/call", params, timeout, as_principal)
 
     @tool
-    async def read_resource(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
+    async def read_resource(
+        self,
+        target: str,
+        uri: str,
+        as_principal: AsPrincipal | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
         """Read a resource of a target."""
-        return await self._run(ctx, target, "resources/read", {"uri": uri})
+        return await self._run(ctx, target, "resources/read", {"uri": uri}, other=as_principal)
 
     @tool
     async def get_prompt(

@@ -27,6 +27,7 @@ from portico.console.wirelog import WireLog
 from portico.rpc.call import Call, Handler, members
 from portico.transport import modules
 from portico.wire import notices
+from portico.wire.apps import SHOWN
 from portico.wire.errors import Error, MethodNotFound, ToolError, UsageError
 from portico.wire.meta import Implementation, ServerCapabilities
 from portico.wire.notices import MessageParams
@@ -162,7 +163,8 @@ class ConsoleTarget:
             place, revision=revision, undeclared=True, name=CONSOLE_NAME, version=__version__,
             sampling_handler=sampling, elicitation_handler=eliciting, elicitation_modes=MODES, sampling_tools=True,
             roots=[], log_handler=partial(self._logged, asker), log_level="debug", message_handler=self._heard,
-            timeout=None, retries=1, validate=False, trace=self._trace, **options,
+            timeout=None, retries=1, validate=False, trace=self._trace, extensions=SHOWN,
+            **options,
         )  # fmt: skip
         client.inputs = PageInputs(partial(self._roots, asker), sampling, eliciting, modes=MODES, sampling_tools=True)
         return client

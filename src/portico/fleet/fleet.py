@@ -144,11 +144,19 @@ class Fleet:
             log.warning("the other workers are not told where we are: %s", failure)
 
     async def leave(self) -> None:
-        await self.give_up()
+        await self._sessions.give_up()
 
-    async def give_up(self) -> int:
-        """Leave the sessions that nothing is worked on in to the others. Gives how many stay for now."""
-        return await self._sessions.give_up()
+    async def give_up(self, until: float) -> int:
+        """Leave the sessions that nothing is worked on in to the others, no faster than they take them while there is
+        time. Gives how many stay for now."""
+
+        async def breathe() -> None:
+            # Clients come back at once, and all together they are more than can wait at a door. Who is busy with those
+            # who have come answers late.
+            if time.monotonic() < until:
+                await asyncio.gather(*(self._ask(other, "/readyz") for other in self._folder.others()))
+
+        return await self._sessions.give_up(breathe)
 
     async def close(self) -> None:
         if self._rows is not None:
@@ -244,7 +252,7 @@ class Fleet:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 await sending.send(self._folder.path(other), request, collected, sealed)
-        except (OSError, TimeoutError):
+        except (OSError, sending.Unreachable):
             return None
         return collected.answered
 

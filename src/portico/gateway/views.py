@@ -99,6 +99,14 @@ class GatewayView:
     def answer_with(self, answer: Answer, call: Call) -> Any:
         return self._gateway.answer_with(answer, replace(call, facet=self))
 
+    async def answer_unprotected(self, call: Call) -> Any:
+        return await self._gateway.answer_unprotected(replace(call, facet=self))
+
+    @property
+    def whole(self) -> Gateway:
+        """The gateway that it is a part of."""
+        return self._gateway
+
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._gateway.lifespan()
 

@@ -18,15 +18,8 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from portico.porting.words import (
-    NEEDLESS_OPTIONS,
-    RUN_OPTIONS,
-    Counterpart,
-    advice,
-    is_theirs,
-    lookup,
-    names_in,
-)
+from portico.porting.words import Counterpart, advice, is_theirs, lookup, names_in
+from portico.server.familiar_settings import NEEDLESS
 
 _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")
@@ -66,9 +59,8 @@ def rewrite(source: bytes) -> Rewritten:
     if not survey.imported and not survey.stars:
         return Rewritten(source, [])
     plan = RewritePlan(survey)
-    rewriting = Rewriting(plan)
-    tree = wrapper.visit(rewriting)
-    return Rewritten(tree.bytes, sorted({*plan.findings, *rewriting.findings}))
+    tree = wrapper.visit(Rewriting(plan))
+    return Rewritten(tree.bytes, sorted(set(plan.findings)))
 
 
 class Binding(NamedTuple):
@@ -258,12 +250,11 @@ class RewritePlan:
 
 
 class Rewriting(cst.CSTTransformer):
-    METADATA_DEPENDENCIES = (QualifiedNameProvider, PositionProvider, ParentNodeProvider)
+    METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider)
 
     def __init__(self, plan: RewritePlan) -> None:
         super().__init__()
         self._plan = plan
-        self.findings: list[ByHand] = []
         self._placed = False
 
     # Imports
@@ -387,24 +378,14 @@ class Rewriting(cst.CSTTransformer):
         dotted = self._theirs(original.func) or ""
         name = dotted.rpartition(".")[2]
         starred = original.func.value if isinstance(original.func, cst.Name) else ""
-        if starred in _SERVERS and f"*{starred}" in self._plan.names:
-            return self._server(original, updated)
-        if name in _SERVERS and lookup(dotted) is not None:
-            return self._server(original, updated)
+        is_star = starred in _SERVERS and f"*{starred}" in self._plan.names
+        if is_star or (name in _SERVERS and lookup(dotted) is not None):
+            # What says only what Portico does by itself goes.
+            needed = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in NEEDLESS]
+            return _with_args(updated, needed)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
             return _content(updated, name)
         return updated
-
-    def _server(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        line = int(self.get_metadata(PositionProvider, original).start.line)
-        kept = []
-        for arg in updated.args:
-            keyword = "" if arg.keyword is None else arg.keyword.value
-            if keyword in RUN_OPTIONS:
-                self.findings.append(ByHand(line, f"{keyword}=", f"belongs to {RUN_OPTIONS[keyword]}; taken out"))
-            elif keyword not in NEEDLESS_OPTIONS:
-                kept.append(arg)
-        return _with_args(updated, kept)
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:

@@ -13,7 +13,7 @@ from portico import Client, Context, Gateway, Server, TaskConfig
 from portico.access import settings
 from portico.extend import TransportError
 from portico.gateway import routes
-from portico.services.code import Code, CodeFace
+from portico.services.code import Code, CodeFace, runs
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -147,6 +147,28 @@ async def test_a_task_ends_with_its_run(bakery: Bakery) -> None:
         await run(client, "from tools import watch, until_begun\nasyncio.create_task(watch())\nawait until_begun()")
         await bakery.cancelled.get()
     assert bakery.begun == ["watch"] * 2
+
+
+async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
+    bakery: Bakery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "DETACH_SECONDS", 0.05)
+    begun = asyncio.Event()
+
+    @bakery.server.tool
+    async def deliver(ctx: Context) -> str:
+        begun.set()
+        await asyncio.sleep(0.3)
+        bakery.begun.append("deliver")
+        return "delivered"
+
+    bakery.server.add(Code(writes="allow"))
+    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+        task = await client.start_task("run", {"code": "from tools import deliver\nreturn await deliver()"})
+        assert begun.is_set() and task.id
+        said = (await task.result()).structured
+    assert (said["value"], said.get("unknown")) == ("delivered", None)
+    assert bakery.begun == ["deliver"]
 
 
 async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(bakery: Bakery) -> None:

@@ -39,6 +39,7 @@ from portico.wire.inputs import (
 )
 from portico.wire.jsonrpc import encode
 from portico.wire.meta import LOG_LEVELS, Implementation, LogLevel
+from portico.wire.methods import METHODS
 from portico.wire.revisions import LATEST, MODERN, V2025_11_25, Revision
 from portico.wire.tasks import EXTENSION as TASKS
 from portico.wire.tools import Tool, ToolChoice
@@ -244,24 +245,35 @@ class Context(FamiliarContext):
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
-    def log(self, level: LogLevel, message: Any, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self, level: LogLevel, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
         threshold = self._call.log_level
         if threshold is not None and LOG_LEVELS[level] >= LOG_LEVELS[threshold]:
-            said = notices.MessageParams(level=level, logger=logger or self._runtime.name, data=message)
+            data = message if extra is None else {"msg": message, "extra": dict(extra)}
+            said = notices.MessageParams(level=level, logger=logger or self._runtime.name, data=data)
             return self._emit(notices.MESSAGE, said)
         return Sent(self._call.reply)
 
-    def debug(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("debug", message, logger)
+    def debug(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("debug", message, logger, extra=extra)
 
-    def info(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("info", message, logger)
+    def info(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("info", message, logger, extra=extra)
 
-    def warning(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("warning", message, logger)
+    def warning(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("warning", message, logger, extra=extra)
 
-    def error(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("error", message, logger)
+    def error(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("error", message, logger, extra=extra)
 
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -426,7 +438,9 @@ class Context(FamiliarContext):
         reply = self._call.reply if rounds is None else BodyReply(self._call.reply, rounds=rounds)
         said = Raw(encode({**params, **trace_of(self._call)}))
         # Its progress is not that of this call.
-        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=None)
+        # Read here, once for all who look at it.
+        read = (said, METHODS[method].decode(said)) if method in METHODS else None
+        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=read)
         if rounds is None:
             return await answer(inner)
         with rounds.keys.inside_step(key):

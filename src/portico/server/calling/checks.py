@@ -77,7 +77,11 @@ def as_table(given: Any) -> Any:
     return given if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def checked_annotations(annotations: Annotations | None) -> Annotations | None:
+def checked_annotations(annotations: Annotations | Mapping[str, Any] | None) -> Annotations | None:
+    if isinstance(annotations, Mapping):
+        known = {name: annotations[name] for name in ("audience", "priority", "lastModified") if name in annotations}
+        # Hints of tools, which FastMCP takes for resources too, say nothing that every resource does not say.
+        annotations = msgspec.convert(known, Annotations)
     if annotations is not None:
         priority = annotations.priority
         if priority is not None and not (type(priority) in (int, float) and 0 <= priority <= 1):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico import Context, Error, ToolError
-from portico.extend import Handler, InputRequiredResult, InvalidParams, from_wire, to_json
+from portico.extend import CallToolResult, Handler, InputRequiredResult, InvalidParams, from_wire, to_json
 from portico.services.code.table import ScriptTool
 
 # The extension of the protocol.
@@ -51,7 +51,7 @@ _questions = msgspec.json.Decoder(InputRequiredResult)
 
 def task_in(result: Any) -> str | None:
     """The id of the task that a call has become; None if it has come to a result."""
-    if type(result) is Raw and b'"task"' not in bytes(result):
+    if isinstance(result, CallToolResult) or (type(result) is Raw and b'"task"' not in bytes(result)):
         return None
     found = _begun.decode(to_json(result))
     return found.task_id if found.result_type == "task" else None

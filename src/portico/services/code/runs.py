@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,7 @@ class ScriptRun:
         self._ctx, self._worker, self._table, self._journal = ctx, worker, table, journal
         self._ceilings, self._consent, self._handler = ceilings, consent, handler
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._slots = asyncio.Semaphore(ceilings.at_once)
         self._deadline: asyncio.Timeout = asyncio.timeout(None)
         self._last = self.calls = self._waits = self._asking = 0
@@ -153,11 +155,7 @@ class ScriptRun:
 
     def _go_on_as_task(self) -> None:
         """A run that takes long goes on as a task, where the client can deal with one."""
-
-        async def detach() -> None:
-            await self._ctx.detach(self._stand_still)
-
-        self._work(0, detach())
+        self._work(0, self._ctx.detach(self._stand_still))
 
     async def _stand_still(self) -> None:
         """Nothing more is begun: what this run has done is stored, and another goes on with it."""
@@ -185,7 +183,8 @@ class ScriptRun:
                 else:
                     writes.append((one, tool))
         if writes:
-            self._work(writes[0][0].n, self._make_writes(writes))
+            # Under a number that is no call's.
+            self._work(-writes[0][0].n, self._make_writes(writes))
 
     def _admitted(self, one: ScriptCall) -> ScriptTool | None:
         """The tool that is meant. Others, and those beyond a ceiling, are refused."""
@@ -238,9 +237,10 @@ class ScriptRun:
     # What is done now
 
     def _work(self, n: int, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._working[n] = task
-        task.add_done_callback(lambda _: self._working.pop(n, None))
+        """Do something meanwhile. It takes itself out of what is being done: a callback that did so would be one more
+        turn of the loop for each call."""
+        # What the jail says is heard in whatever context it was started in, which is another's.
+        self._working[n] = self._loop.create_task(work, context=self._context.copy())
 
     def _start(self, one: ScriptCall, tool: ScriptTool) -> None:
         self._work(one.n, self._perform(one, tool))
@@ -260,6 +260,8 @@ class ScriptRun:
             refused = await self._consent.agree(self._table, known, self._question)
         except ToolError as refusal:
             refused = {one.n: refusal for one, _ in known}
+        finally:
+            self._working.pop(-writes[0][0].n, None)
         for one, tool in known:
             if one.n in refused:
                 self._told.finish(one, answers.outcome_of_failure(tool, refused[one.n]))
@@ -301,21 +303,27 @@ class ScriptRun:
             raise
 
     async def _perform(self, one: ScriptCall, tool: ScriptTool) -> None:
-        async with self._slots:
-            task = self._journal.task_of(one.n)
-            if task is None and not tool.reads:
-                self._begun[one.n] = (tool.name, one.digest)
-                try:
-                    await self._begin_write(one.n)
-                except ToolError as refusal:
-                    self._told.finish(one, answers.outcome_of_failure(tool, refusal))
-                    return
+        try:
+            async with self._slots:
+                await self._make(one, tool)
+        finally:
+            self._working.pop(one.n, None)
+
+    async def _make(self, one: ScriptCall, tool: ScriptTool) -> None:
+        task = self._journal.task_of(one.n)
+        if task is None and not tool.reads:
+            self._begun[one.n] = (tool.name, one.digest)
             try:
-                result = await (self._result(one, tool) if task is None else self._task_result(one, tool, task))
-                outcome = answers.outcome_of(tool, result)
-            except Exception as failure:
-                outcome = answers.outcome_of_failure(tool, failure)
-            self._told.finish(one, outcome, wrote=not tool.reads)
+                await self._begin_write(one.n)
+            except ToolError as refusal:
+                self._told.finish(one, answers.outcome_of_failure(tool, refusal))
+                return
+        try:
+            result = await (self._result(one, tool) if task is None else self._task_result(one, tool, task))
+            outcome = answers.outcome_of(tool, result)
+        except Exception as failure:
+            outcome = answers.outcome_of_failure(tool, failure)
+        self._told.finish(one, outcome, wrote=not tool.reads)
 
     async def _result(self, one: ScriptCall, tool: ScriptTool) -> Any:
         """The result of a call. What an upstream asks in the middle is passed on."""

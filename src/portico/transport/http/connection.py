@@ -543,7 +543,9 @@ class Connection(asyncio.Protocol):
         """One request is answered; the next one in line, if there is one, is served now."""
         self._turn = None
         self.listener.held -= turn.size
-        if not turn.keep or ((self._at_end or self.exchange.draining) and not self._queue):
+        # A stream may have begun before its worker retires: the client is to come to another one.
+        leaves = self._at_end or self.exchange.draining or (turn.streaming and self.listener.retiring)
+        if not turn.keep or (leaves and not self._queue):
             self._hang_up()
             return
         # By the listener's clock, which costs nothing and is up to a tick behind.

@@ -100,10 +100,10 @@ class StatelessRequests:
             else:
                 reply.keep_alive()
 
-    def end_listening(self) -> list[asyncio.Task[Any]]:
+    def end_listening(self, whose: Callable[[Any], bool] = lambda principal: True) -> list[asyncio.Task[Any]]:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
-            if not reply.counts:
+            if not reply.counts and whose(reply.principal):
                 reply.end_listening()
         return [reply.task for reply in self.replies]
 
@@ -136,6 +136,10 @@ class HttpReply(Reply):
         self._requests.replies.add(self)
         if self.counts:
             self._requests.by_client[self._request.peer] += 1
+
+    @property
+    def principal(self) -> Any:
+        return self._request.principal
 
     def is_over(self, now: float) -> bool:
         """Whether it only waits, for a principal whose token has ended."""
