@@ -166,7 +166,7 @@ class ConsoleGate:
         return None
 
     def unknown(self) -> Answer:
-        error = {"code": -32600, "message": "Sign in first", "data": {"how": self.how}}
+        error = {"code": -32600, "message": "Sign in first", "data": {"how": self.how, "scope": self.access.scope}}
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
         return Answer(401, _PRIVATE, body)
 
