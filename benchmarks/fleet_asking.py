@@ -20,16 +20,28 @@ from pathlib import Path
 from typing import Any
 
 SERVER = """
+import json
 import os
+from collections import Counter
 
 from portico import Server
 
 server = Server("measured", version="1")
+ORDERS = json.dumps([{"id": n, "customer": f"customer {n % 40}", "cents": n * 37 % 9000} for n in range(500)])
 
 
 @server.tool
 async def add(a: int, b: int) -> int:
     return a + b
+
+
+@server.tool
+async def best_customers(most: int) -> list[str]:
+    # Real work: some JSON is read and summed up.
+    sums = Counter()
+    for order in json.loads(ORDERS):
+        sums[order["customer"]] += order["cents"]
+    return [name for name, _ in sums.most_common(most)]
 
 
 @server.tool
@@ -94,10 +106,10 @@ def serving(workers: int, *options: str, store: str | None = None, folder: str |
                 print(f"it said {times} times: {line}", file=sys.stderr)
 
 
-def modern_request(id: str) -> bytes:
+def modern_request(id: str, tool: str = "add", **arguments: Any) -> bytes:
     """A call of 2026-07-28, as bytes."""
-    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": _META}
-    return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", "add"))
+    params = {"name": tool, "arguments": arguments or {"a": 1, "b": 2}, "_meta": _META}
+    return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", tool))
 
 
 def _fields(method: str, name: str = "") -> str:

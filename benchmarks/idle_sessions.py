@@ -121,8 +121,8 @@ async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> De
         while old := set(workers) & set(children(supervisor)):
             for one in old:
                 with suppress(OSError):
-                    # What it had when it was last seen.
-                    spent[one] = cpu([one])
+                    # The most that it was seen with: threads that have ended are not counted any more.
+                    spent[one] = max(spent[one], cpu([one]))
             await asyncio.sleep(0.05)
         gone = time.perf_counter() - began
         for client in clients:

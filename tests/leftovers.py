@@ -72,5 +72,5 @@ def temporary_directory() -> Iterator[Path]:
 
 
 def files(folder: Path) -> list[str]:
-    """What is still there."""
-    return sorted(path.name for path in folder.iterdir() if not MEETING_PLACE(path.name))
+    """What of ours is still there."""
+    return sorted(path.name for path in folder.glob("portico-*") if not MEETING_PLACE(path.name))

@@ -35,6 +35,8 @@ MOST_KEPT = 64
 # Whose its own tools are that come from no service, and those that give no more than the server's list does.
 FACES = "faces"
 LISTING = frozenset({"find_tools"})
+# What Claude Code looks for in a tool that it should not defer: what finds other tools need not be found itself.
+ALWAYS_LOAD = "anthropic/alwaysLoad"
 
 
 class _ShownPage(Struct):
@@ -153,10 +155,12 @@ class ServerFace:
         own = self.desk.tools.definitions
         kept = self._listed.get(tasks)
         if kept is None or kept[0] is not own:
-            execution = {"taskSupport": "optional"}
-            shown = [replace(one, execution=execution) if tasks and one.name in self.answers else one for one in own]
-            kept = self._listed[tasks] = (own, shown)
+            kept = self._listed[tasks] = (own, [self._listed_as(one, tasks) for one in own])
         return kept[1]
+
+    def _listed_as(self, own: Definition, tasks: bool) -> Definition:
+        own = replace(own, meta={**(own.meta or {}), ALWAYS_LOAD: True})
+        return replace(own, execution={"taskSupport": "optional"}) if tasks and own.name in self.answers else own
 
     async def _with_always(self, call: Call, page: Raw) -> Raw:
         sources = (page, *await self.seen.pages(call, call.revision or LATEST))

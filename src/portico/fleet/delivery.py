@@ -78,6 +78,7 @@ class Delivery:
             until=request.until,
             peer=request.peer,
             root=request.root,
+            secure=request.secure,
             hops=request.hops + 1,
             seeks=seeks,
         )
@@ -195,6 +196,7 @@ class Delivery:
             return
         request.principal, request.until, request.peer = envelope.principal, envelope.until, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
+        request.secure = envelope.secure
         self._exchange.answer_at(request, writer)
 
     def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:

@@ -653,6 +653,7 @@ class Server(FamiliarServer, Registrar):
 
     def _register(self, component: Component) -> None:
         self._add_components([component])
+        run_time.note_alone(self.subscriptions.spread, component)
 
     def _add_components(self, components: list[Component]) -> None:
         for one in components:

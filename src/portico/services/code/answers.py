@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Any
 
 import msgspec
@@ -28,6 +29,9 @@ log = logging.getLogger("portico")
 # Of one result.
 LONGEST_VALUE = 4 * 2**20
 LONGEST_WORDS = 8_000
+# Of one number, in digits: the jail's Python reads no longer ones.
+LONGEST_NUMBER = 70_000
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (LONGEST_NUMBER + 1))
 
 
 class _SaidResult(Struct):
@@ -52,10 +56,14 @@ def outcome_of(tool: ScriptTool, result: Any) -> str:
     encoded = to_json(result)
     if len(encoded) > LONGEST_VALUE:
         return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
-    said = _said.decode(encoded)
-    if said.isError:
-        return _refused(said)
-    return f'{{"value":{_value(tool, said)}}}'
+    if len(encoded) > LONGEST_NUMBER and _LONG_NUMBER.search(encoded) is not None:
+        return error(f"The result of {tool.name} has a number of more than {LONGEST_NUMBER:,} digits.", "TooLarge")
+    try:
+        said = _said.decode(encoded)
+        return _refused(said) if said.isError else f'{{"value":{_value(tool, said)}}}'
+    except (msgspec.DecodeError, RecursionError) as failure:
+        # An upstream can say anything.
+        return error(f"The result of {tool.name} cannot be read: {failure}", "InvalidResult")
 
 
 def questions_in(result: Any) -> InputRequiredResult | None:

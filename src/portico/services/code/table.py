@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,6 +19,8 @@ from portico.services.code.journal import digest_of
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _UNFIT = re.compile(r"\W+", re.ASCII)
+# What else the module `tools` has.
+TAKEN = frozenset({"ToolError"})
 _PLAIN_HINTS = ToolAnnotations()
 
 # Whose a tool is, and what its owner calls it.
@@ -125,9 +128,9 @@ class ToolTable:
             short = tool.python_name.removeprefix(f"{tool.owner}_")
             if short.isidentifier():
                 self.modules[tool.owner].setdefault(short, tool)
-            listed = identifier(tool.name)
-            if listed not in self.modules[""] and listed not in self.modules:
-                self.modules[""][listed] = tool
+            for listed in _listed_as(tool.name):
+                if listed not in self.modules[""] and listed not in self.modules:
+                    self.modules[""][listed] = tool
 
     @cached_property
     def encoded(self) -> Raw:
@@ -178,6 +181,12 @@ class ToolTable:
         ]
 
 
+def _listed_as(name: str) -> list[str]:
+    """What a script may write for a name of a list: other letters too, as Python reads them."""
+    read = normalize("NFKC", name)
+    return [identifier(name)] if read.isascii() or not read.isidentifier() else [identifier(name), read]
+
+
 def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str:
     name, number = wanted, 1
     while name in functions:
@@ -188,7 +197,7 @@ def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str
 
 
 def identifier(name: str) -> str:
-    """A name that Python can write."""
-    found = _UNFIT.sub("_", name).strip("_") or "tool"
+    """A name that Python can write, in letters that nobody takes for others."""
+    found = _UNFIT.sub("_", normalize("NFKC", name)).strip("_") or "tool"
     found = f"_{found}" if found[0].isdigit() else found
-    return f"{found}_" if keyword.iskeyword(found) else found
+    return f"{found}_" if keyword.iskeyword(found) or found in TAKEN else found

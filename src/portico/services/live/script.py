@@ -82,6 +82,10 @@ def _evaluated(image: RunsScripts, source: str, name: str) -> tuple[Any, bool]:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
     if any(isinstance(node, ast.Return) for node in _statements(tree.body)):
+        # These have their place outside of functions only.
+        first = [node for node in tree.body if _is_outside(node)]
+        tree.body = [node for node in tree.body if node not in first]
+        image._execute(compile(ast.Module(first, []), name, "exec", dont_inherit=True))
         return _awaited(image, image._execute(_as_function(tree, name))), True
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
@@ -102,6 +106,10 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_outside(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*")
 
 
 def _as_function(tree: ast.Module, name: str) -> Any:
@@ -141,7 +149,7 @@ class ToolFunction:
     def __repr__(self) -> str:
         return f"<tool {self._tool}({', '.join(self._parameters)})>"
 
-    async def __call__(self, *values: Any, **arguments: Any) -> Any:
+    async def __call__(self, /, *values: Any, **arguments: Any) -> Any:
         given = self._encoded(self._bound(values, arguments))
         try:
             return await self._channel.call(self._named, given)

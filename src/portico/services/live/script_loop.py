@@ -7,6 +7,7 @@ import json
 import math
 import os
 import selectors
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ LONGEST_FRAME = 4 * MIB
 LONGEST_ANSWERS = 2**32 - 1
 CHUNK = 32 * 1024
 MOST_TIMERS = 5_000
+# How much deeper than Python's usual limit an answer may be.
+DEEPEST_ANSWER = 2_000
 
 
 class ToolChannel:
@@ -65,7 +68,7 @@ class ToolChannel:
             if not said:
                 raise SystemExit("the server has hung up")
             for frame in self._frames.feed(said):
-                self._answers.extend(json.loads(frame)["answers"])
+                self._answers.extend(_read(frame)["answers"])
         self._take(self._answers.popleft())
 
     def _send(self) -> None:
@@ -94,6 +97,19 @@ class ToolChannel:
     def close(self) -> None:
         """What was not sent is not wanted any more."""
         self._unsent.clear()
+
+
+def _read(frame: bytes) -> Any:
+    """What the server can read can be read here, too, however deep in its own calls the script is."""
+    try:
+        return json.loads(frame)
+    except RecursionError:
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(usual + DEEPEST_ANSWER)
+        try:
+            return json.loads(frame)
+        finally:
+            sys.setrecursionlimit(usual)
 
 
 class ToolRefusal(Exception):
