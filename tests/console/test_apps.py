@@ -218,6 +218,14 @@ def test_an_app_that_says_too_much_is_taken_away(seen: Any, name: str) -> None:
     assert card.locator("iframe").count() == 0
 
 
+def test_an_app_that_never_rests_does_not_stop_the_page(seen: Any) -> None:
+    card = run(seen, "restless")
+    expect(app_of(card).get_by_text("Restless")).to_be_visible()
+    seen.page.wait_for_timeout(200)  # it has begun
+    card.get_by_role("button", name="Close").click()
+    expect(card.get_by_text("The app was closed.")).to_be_visible()
+
+
 def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any) -> None:
     card = run(seen, "weather")
     question = card.get_by_role("group", name="The app asks")
@@ -228,7 +236,12 @@ def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any)
 
 
 @pytest.mark.parametrize(
-    "name, why", [("nowhere", "The app cannot be shown"), ("wrong_type", "not text/html;profile=mcp-app")]
+    "name, why",
+    [
+        ("many_hosts", "it names too many hosts"),
+        ("nowhere", "The app cannot be shown"),
+        ("wrong_type", "not text/html;profile=mcp-app"),
+    ],
 )
 def test_a_page_that_is_none_is_said(seen: Any, name: str, why: str) -> None:
     expect(run(seen, name).get_by_text(why)).to_be_visible()

@@ -8,6 +8,7 @@ import { button, fill, h, link, plain, say } from "./dom.js";
 const VERSION = "2026-01-26";
 const PAGE_TYPE = "text/html;profile=mcp-app";
 const LONGEST_PAGE = 8e6;
+const LONGEST_HOSTS = 4000;
 const TALLEST = 800;
 const MOST_WAITING = 16;
 const MOST_LINES = 200;
@@ -68,8 +69,10 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
       return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: ", plain(why.message, 600)));
     }
     const { csp, permissions } = page.wishes;
-    const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].filter((one) => typeof one === "string");
-    if (hosts.length && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", {}, plain(hosts.join(" "), 1000)), ".")) return void stopped("It was not shown.");
+    // All of them are shown: what is not seen is not allowed.
+    const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].join(" ");
+    if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: it names too many hosts."));
+    if (hosts && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("It was not shown.");
     if (!element.isConnected) return void stopped("The app was closed.");
     [able, met, ready, mode, sent, stray, ended] = [{}, false, false, "inline", {}, 0, false];
     frame = h("iframe", { title: `App of ${plain(tool.name, 80)}` });
