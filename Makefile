@@ -23,7 +23,7 @@ RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'impor
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve test check format docs specifications conform real-servers bench clean
+.PHONY: help install environments serve test check format docs specifications conform real-servers bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
@@ -39,53 +39,40 @@ help:
 
 install: $(READY)
 
-# uv where it is, because it is quick; pip otherwise. The versions are pinned in constraints.txt either way.
-$(READY): pyproject.toml constraints.txt
+# All that the other targets need. With --jobs at once, because installing is mostly waiting.
+environments: $(READY) $(PEERS) $(AGENTS) $(SITE)
+
+# An environment in folder 1, held to the versions of file 2, with the packages 3. With uv where it is, because it is quick.
+define ENVIRONMENT
 	@$(RIGHT_PYTHON)
 	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
-		uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \
+		uv venv --quiet --allow-existing --python $(PYTHON) $(1) && \
+		uv pip install --quiet --python $(1)/bin/python --constraint $(2) $(3); \
 	else \
-		$(PYTHON) -m venv $(VENV) && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'; \
+		$(PYTHON) -m venv $(1) && \
+		$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(2) $(3); \
 	fi
 	@touch $@
+endef
+
+OURS   := --editable '.[dev]'
+BOTH   := --editable '.[dev,peers]'
+OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-adk
+
+$(READY): pyproject.toml constraints.txt
+	$(call ENVIRONMENT,$(VENV),constraints.txt,$(OURS))
 
 # The other projects' clients, that the tests talk to us with, live apart: they bring a great deal with them.
-$(PEERS): $(READY)
-	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)/peers && \
-		uv pip install --quiet --python $(VENV)/peers/bin/python --constraint constraints.txt --editable '.[dev,peers]'; \
-	else \
-		$(PYTHON) -m venv $(VENV)/peers && \
-		$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'; \
-	fi
-	@touch $@
+$(PEERS): pyproject.toml constraints.txt
+	$(call ENVIRONMENT,$(VENV)/peers,constraints.txt,$(BOTH))
 
 # The agents of others have nothing of ours beside them, and bring even more: a hundred packages, 300 MB.
-OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-adk
 $(AGENTS): $(AGENT_VERSIONS)
-	@$(RIGHT_PYTHON)
-	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)/agents && \
-		uv pip install --quiet --python $(VENV)/agents/bin/python --constraint $(AGENT_VERSIONS) $(OTHERS); \
-	else \
-		$(PYTHON) -m venv $(VENV)/agents && \
-		$(VENV)/agents/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(AGENT_VERSIONS) $(OTHERS); \
-	fi
-	@touch $@
+	$(call ENVIRONMENT,$(VENV)/agents,$(AGENT_VERSIONS),$(OTHERS))
 
 # The site is made from the text of the sources: what makes it need not be beside them.
 $(SITE): pyproject.toml constraints.txt
-	@$(RIGHT_PYTHON)
-	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)/docs && \
-		uv pip install --quiet --python $(VENV)/docs/bin/python --constraint constraints.txt '.[docs]'; \
-	else \
-		$(PYTHON) -m venv $(VENV)/docs && \
-		$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[docs]'; \
-	fi
-	@touch $@
+	$(call ENVIRONMENT,$(VENV)/docs,constraints.txt,'.[docs]')
 
 serve: $(READY)
 	@$(BIN)/portico serve --transport http

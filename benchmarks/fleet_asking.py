@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,16 +20,28 @@ from pathlib import Path
 from typing import Any
 
 SERVER = """
+import json
 import os
+from collections import Counter
 
 from portico import Server
 
 server = Server("measured", version="1")
+ORDERS = json.dumps([{"id": n, "customer": f"customer {n % 40}", "cents": n * 37 % 9000} for n in range(500)])
 
 
 @server.tool
 async def add(a: int, b: int) -> int:
     return a + b
+
+
+@server.tool
+async def best_customers(most: int) -> list[str]:
+    # Real work: some JSON is read and summed up.
+    sums = Counter()
+    for order in json.loads(ORDERS):
+        sums[order["customer"]] += order["cents"]
+    return [name for name, _ in sums.most_common(most)]
 
 
 @server.tool
@@ -44,6 +59,7 @@ async def touch() -> int:
     server.resource_updated("note://one")
     return 1
 """
+MOST_SAID = 5
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 _PREFIX = "io.modelcontextprotocol/"
 _META = {f"{_PREFIX}protocolVersion": MODERN, f"{_PREFIX}clientCapabilities": {}}
@@ -70,27 +86,30 @@ def serving(workers: int, *options: str, store: str | None = None, folder: str |
         path.write_text(SERVER)
         words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", str(workers), *options]
         command = [sys.executable, "-m", "portico", *words]
-        said = {"PORTICO_STORE": store, "TMPDIR": folder}
-        env = {**os.environ, **{name: value for name, value in said.items() if value}}
+        given = {"PORTICO_STORE": store, "TMPDIR": folder}
+        env = {**os.environ, **{name: value for name, value in given.items() if value}}
         # What it says goes to a file: a pipe that nobody reads would stop it.
-        with (Path(own) / "log").open("w+") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
-            assert process.stderr is not None
-            try:
-                while not (line := process.stderr.readline()).startswith("Serving on "):
-                    if not line:
-                        raise ValueError(f"it does not serve: {log.read()}")
-                    log.write(line)
-                yield Serving(process.pid, int(line.rsplit(":", 1)[1].partition("/")[0]))
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.communicate(timeout=60)
+        said = Path(own) / "log"
+        with said.open("w") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=env)
+        try:
+            while not (found := re.search(r"^Serving on .*:(\d+)", said.read_text(), re.MULTILINE)):
+                if process.poll() is not None:
+                    raise ValueError(f"it does not serve: {said.read_text()}")
+                time.sleep(0.01)
+            yield Serving(process.pid, int(found[1]))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+            failures = Counter(re.findall(r"^(?:ERROR|WARNING) .*", said.read_text(), re.MULTILINE))
+            for line, times in failures.most_common(MOST_SAID):
+                print(f"it said {times} times: {line}", file=sys.stderr)
 
 
-def modern_request(id: str) -> bytes:
+def modern_request(id: str, tool: str = "add", **arguments: Any) -> bytes:
     """A call of 2026-07-28, as bytes."""
-    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": _META}
-    return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", "add"))
+    params = {"name": tool, "arguments": arguments or {"a": 1, "b": 2}, "_meta": _META}
+    return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", tool))
 
 
 def _fields(method: str, name: str = "") -> str:

@@ -19,23 +19,31 @@ LISTENERS = (1, 10, 100)
 
 
 class Loaded(NamedTuple):
-    """What wrk saw, and what it cost: seconds of CPU for each call, of the workers and of wrk itself."""
+    """What wrk saw, and what it cost: seconds of CPU for each call, of the workers and of wrk itself; and what part of
+    the workers' CPU the one had that had least."""
 
     rate: float
     calls: int
     seconds: float
     call: float
     asking: float
+    least: float
 
 
-def loaded(fleet: Serving, program: str, seconds: int, connections: int = 32) -> Loaded:
-    """Calls of 2026-07-28, as many as they can."""
-    request = modern_request(wrk.NUMBER)
-    wrk.ask(program, fleet.port, request, connections, 1, core=1, same=True)
-    asked, spent = of_ended(), cpu(fleet.workers)
-    found = wrk.ask(program, fleet.port, request, connections, seconds, core=1, same=True)
-    each = (cpu(fleet.workers) - spent) / found.requests
-    return Loaded(found.per_second, found.requests, found.seconds, each, (of_ended() - asked) / found.requests)
+def loaded(
+    fleet: Serving, program: str, seconds: int, connections: int = 32, tool: str = "add", **arguments: Any
+) -> Loaded:
+    """Calls of 2026-07-28, as many as they can. wrk runs where there is room."""
+    request = modern_request(wrk.NUMBER, tool, **arguments)
+    wrk.ask(program, fleet.port, request, connections, 1, core=None, same=True)
+    asked, before = of_ended(), [cpu([one]) for one in fleet.workers]
+    found = wrk.ask(program, fleet.port, request, connections, seconds, core=None, same=True)
+    asked = of_ended() - asked
+    spent = [cpu([one]) - first for one, first in zip(fleet.workers, before, strict=True)]
+    each = sum(spent) / found.requests
+    return Loaded(
+        found.per_second, found.requests, found.seconds, each, asked / found.requests, min(spent) / sum(spent)
+    )
 
 
 def of_ended() -> float:

@@ -81,6 +81,8 @@ async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> 
         f"its CPU: {took.old:.1f} s of the old workers, {took.new:.1f} s of the new, {took.clients:.1f} s of the"
         f" clients; other processes left {took.left:.1f} cores to all of them"
     )
+    for why, times in Counter(why for one in clients for why in one.failures).most_common(5):
+        print(f"{times} times a client had to try again: {why}")
     began = time.perf_counter()
     await together([one.call() for one in clients])
     print(f"a call in each afterwards: {time.perf_counter() - began:.1f} s in all")
@@ -119,8 +121,8 @@ async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> De
         while old := set(workers) & set(children(supervisor)):
             for one in old:
                 with suppress(OSError):
-                    # What it had when it was last seen.
-                    spent[one] = cpu([one])
+                    # The most that it was seen with: threads that have ended are not counted any more.
+                    spent[one] = max(spent[one], cpu([one]))
             await asyncio.sleep(0.05)
         gone = time.perf_counter() - began
         for client in clients:
@@ -155,6 +157,7 @@ class Idle:
     outcome: str = "nothing"
     opened: int = 0  # streams, one after the other
     listens: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: list[str] = field(default_factory=list)  # to listen, or of a stream that did not end properly
     _listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -180,6 +183,7 @@ class Idle:
 
     async def _listen(self) -> None:
         while True:
+            writer = None
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 writer.write(self._head("GET", 0))
@@ -191,10 +195,14 @@ class Idle:
                 # In chunks: an empty one is the end, while the connection may stay.
                 while size := int(await reader.readuntil(b"\r\n"), 16):
                     await reader.readexactly(size + 2)
-            except (OSError, EOFError):
+            except (OSError, EOFError) as why:
+                self.failures.append(
+                    f"{'listening' if self.listens.is_set() else 'asking'}: {why or type(why).__name__}"
+                )
                 await asyncio.sleep(0.1)
             self.listens.clear()
-            writer.close()
+            if writer is not None:
+                writer.close()
 
     async def _post(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: dict[str, Any]

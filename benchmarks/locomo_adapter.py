@@ -70,7 +70,7 @@ class Memory:
         )
         search = RecallQuery(query, scopes, sense=self._sense(query))
         seen: Look = self._run(self._memories.read(lambda tx: look(tx, search)))
-        return seen, [self._names[one.memory] for one in seen.candidates]
+        return seen, [self._names[memory] for _, memory, *_ in seen.candidates]
 
     def close(self) -> None:
         self._run(self._memories.close())

@@ -1,7 +1,9 @@
 """How many example servers of FastMCP and of the official SDK work with Portico, after renaming or `portico port`.
 
     python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers PYTHON] [--port] [--kept FILE] [--details]
+    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT --docs FOLDER …
 
+The first tries their examples, the second the blocks of code in their documentation, which are put into FOLDER.
 Counted are those that run as they stand in an environment that has both projects. Then only the import and the class
 are renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
 """
@@ -14,14 +16,18 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 HERE = Path(__file__).parent
-PATIENCE_SECONDS = 60.0
+PROBES = 2
 _MAKES = re.compile(r"\b(FastMCP|MCPServer)\(")
+_DECORATES = re.compile(r"^@mcp\.(tool|resource|prompt)\b", re.M)
+_FENCE = re.compile(r"^([ \t]*)```(?:python|py)\b[^\n]*\n(.*?)^\1```", re.M | re.S)
 _IMPORT = re.compile(r"^(\s*)from (fastmcp|mcp\.server\.(?:mcpserver|fastmcp)|mcp\.server)(\.[\w.]+)? import ", re.M)
 _CLASS = re.compile(r"\b(FastMCP|MCPServer)\b")
 
@@ -32,21 +38,60 @@ def renamed(source: str) -> str:
     return _CLASS.sub("Server", re.sub(r"^import fastmcp$", "import portico as fastmcp", source, flags=re.M))
 
 
-def run(python: str, path: Path, calls: Any = None) -> dict[str, Any]:
-    try:
-        ended = subprocess.run(
-            [python, str(HERE / "moving_in_probe.py"), str(path)],
-            input=json.dumps(calls),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            cwd=path.parent,
-        )
-        return dict(json.loads(ended.stdout.splitlines()[-1]))
-    except subprocess.TimeoutExpired:
-        return {"imports": False, "why": "it does not end"}
-    except (ValueError, IndexError):
-        return {"imports": False, "why": f"it printed {ended.stdout[-200:]!r} {ended.stderr[-200:]!r}"}
+def examples(checkouts: list[Path]) -> list[Path]:
+    return [
+        path
+        for checkout in checkouts
+        for folder in ("examples", "docs_src")
+        for path in sorted((checkout / folder).rglob("*.py"))
+        if not path.name.startswith("_moved_") and _MAKES.search(path.read_text())
+    ]
+
+
+def blocks(checkouts: list[Path], folder: Path) -> list[Path]:
+    """Each block of Python that makes a server, or decorates functions of one, which then gets a server before it.
+    Pages about older versions are left out."""
+    made: dict[str, Path] = {}
+    for checkout in checkouts:
+        pages = [checkout / "README.md", *sorted((checkout / "docs").rglob("*.md*"))]
+        for page in (page for page in pages if not {"v2", "v3", "python-sdk"} & set(page.relative_to(checkout).parts)):
+            name = "_".join(page.relative_to(checkout).with_suffix("").parts).replace("-", "_")
+            for number, block in enumerate(_FENCE.finditer(page.read_text())):
+                source = _whole(textwrap.dedent(block[2]), checkout)
+                if source is not None and source not in made:
+                    made[source] = folder / checkout.name / f"{name}_{number}.py"
+    for source, path in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return list(made.values())
+
+
+def _whole(block: str, checkout: Path) -> str | None:
+    if _MAKES.search(block):
+        return block
+    if not _DECORATES.search(block):
+        return None
+    module = "fastmcp" if "fastmcp" in checkout.name else "mcp.server.mcpserver"
+    name = "FastMCP" if module == "fastmcp" else "MCPServer"
+    return f"from {module} import {name}, Context\n\nmcp = {name}('docs')\n\n{block}"
+
+
+class Probe:
+    """A process with both projects in it, which is told a file and says what it makes."""
+
+    def __init__(self, python: str) -> None:
+        command = [python, str(HERE / "moving_in_probe.py")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, path: Path, calls: Any = None) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(path), calls]) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
 def alike(theirs: Any, ours: Any) -> bool:
@@ -76,8 +121,8 @@ def _block(block: Any) -> Any:
         return block["text"].strip()
 
 
-def try_one(python: str, path: Path, port: Any, kept: dict[str, Any]) -> dict[str, Any]:
-    before = kept.get(str(path)) or kept.setdefault(str(path), run(python, path))
+def try_one(probe: Probe, path: Path, port: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    before = kept.get(str(path)) or kept.setdefault(str(path), probe.run(path))
     if not before.get("lists"):
         return {"stands": False, "why": before.get("why")}
     calls = {name: one["arguments"] for name, one in before["calls"].items()}
@@ -85,7 +130,7 @@ def try_one(python: str, path: Path, port: Any, kept: dict[str, Any]) -> dict[st
     copy = path.with_name(f"_moved_{path.name}")
     copy.write_text(source)
     try:
-        after = run(python, copy, calls)
+        after = probe.run(copy, calls)
     finally:
         copy.unlink()
     told = {"stands": True, "imports": after.get("imports"), "lists": after.get("lists"), "why": after.get("why")}
@@ -111,6 +156,26 @@ def try_one(python: str, path: Path, port: Any, kept: dict[str, Any]) -> dict[st
     return told
 
 
+def try_all(files: list[Path], python: str, port: Any, kept: dict[str, Any]) -> dict[Path, dict[str, Any]]:
+    probes = [Probe(python) for _ in range(PROBES)]
+    idle: SimpleQueue[Probe] = SimpleQueue()
+    for probe in probes:
+        idle.put(probe)
+
+    def one(path: Path) -> dict[str, Any]:
+        probe = idle.get()
+        try:
+            return try_one(probe, path, port, kept)
+        finally:
+            idle.put(probe)
+
+    with ThreadPoolExecutor(PROBES) as pool:
+        found = dict(zip(files, pool.map(one, files), strict=True))
+    for probe in probes:
+        probe.close()
+    return found
+
+
 def ported(path: Path) -> str:
     """The same by `portico port --write`, with the Python that runs this."""
     with tempfile.TemporaryDirectory() as folder:
@@ -124,26 +189,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fastmcp", type=Path)
     parser.add_argument("--sdk", type=Path)
+    parser.add_argument("--docs", type=Path, help="try the blocks of their documentation, put into this folder")
     parser.add_argument("--peers", default=str(HERE.parent / ".venv/peers/bin/python"))
     parser.add_argument("--port", action="store_true", help="rewrite with `portico port`, not by renaming")
     parser.add_argument("--details", action="store_true")
     parser.add_argument("--kept", type=Path, help="a file for what theirs say, which is then asked for only once")
     parser.add_argument("--only", default="", help="only files whose path has this in it")
     given = parser.parse_args()
-    files = [
-        path
-        for checkout in (given.fastmcp, given.sdk)
-        if checkout is not None
-        for folder in ("examples", "docs_src")
-        for path in sorted((checkout / folder).rglob("*.py"))
-        if not path.name.startswith("_moved_") and given.only in str(path) and _MAKES.search(path.read_text())
-    ]
+    checkouts = [one for one in (given.fastmcp, given.sdk) if one is not None]
+    found_files = examples(checkouts) if given.docs is None else blocks(checkouts, given.docs)
+    files = [path for path in found_files if given.only in str(path)]
     if not files:
         sys.exit("there is no example server: give --fastmcp and --sdk, the folders of checkouts")
     port = ported if given.port else None
     kept = json.loads(given.kept.read_text()) if given.kept is not None and given.kept.exists() else {}
-    with ThreadPoolExecutor(3) as pool:
-        found = dict(zip(files, pool.map(lambda path: try_one(given.peers, path, port, kept), files), strict=True))
+    found = try_all(files, given.peers, port, kept)
     if given.kept is not None:
         given.kept.write_text(json.dumps(kept))
     report(found, given.details)

@@ -1,20 +1,25 @@
-"""Import one server, list what it has and call its tools: a child process of moving_in.py.
+"""Import servers, list what they have and call their tools: a child process of moving_in.py.
 
-Takes the file and, on standard input, the calls to make (null: as its own schemas want them). Prints one JSON object.
+Each line on standard input names a file and the calls to make (null: as its own schemas want them), and is answered
+with one JSON object on a line. Each file has a process of its own, forked from this one, which has imported what costs
+most.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
-import io
 import json
+import os
+import signal
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 10.0
+WHOLE_SECONDS = 60.0
 _SAMPLES = {"string": "text", "integer": 3, "number": 2.5, "boolean": True, "null": None}
 
 
@@ -161,23 +166,56 @@ async def probe(server: Any, wanted: Any) -> dict[str, Any]:
     return said
 
 
+def look(path: Path, wanted: Any) -> dict[str, Any]:
+    try:
+        server = server_of(load(path))
+    except BaseException as failure:
+        return {"imports": False, "why": f"{type(failure).__name__}: {failure}"}
+    try:
+        said = asyncio.run(probe(server, wanted))
+    except BaseException as failure:
+        return {"imports": True, "lists": False, "why": f"{type(failure).__name__}: {_first(failure)}"}
+    return {"imports": True, "lists": True, **said}
+
+
+def _first(failure: BaseException) -> BaseException:
+    """What a group is about: its own words say only how many there are."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+def forked(path: Path, wanted: Any) -> str:
+    """What a child process says about the file, whatever the file does to that process."""
+    with tempfile.TemporaryFile() as answer:
+        child = os.fork()
+        if child == 0:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for one in (0, 1, 2):
+                os.dup2(nowhere, one)
+            os.setsid()
+            os.chdir(path.parent)
+            sys.argv = [str(path)]
+            answer.write(json.dumps(look(path, wanted), default=repr).encode())
+            answer.flush()
+            os._exit(0)
+        given = time.monotonic() + WHOLE_SECONDS
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > given:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                break
+            time.sleep(0.02)
+        answer.seek(0)
+        return answer.read().decode() or json.dumps({"imports": False, "why": "it does not end, or ends too early"})
+
+
 def main() -> None:
-    wanted = json.loads(sys.stdin.read() or "null")
-    quiet = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(quiet):
-            module = load(Path(sys.argv[1]))
-            server = server_of(module)
-    except BaseException as failure:
-        print(json.dumps({"imports": False, "why": f"{type(failure).__name__}: {failure}"}))
-        return
-    try:
-        with contextlib.redirect_stdout(quiet):
-            said = asyncio.run(probe(server, wanted))
-    except BaseException as failure:
-        print(json.dumps({"imports": True, "lists": False, "why": f"{type(failure).__name__}: {failure}"}))
-        return
-    print(json.dumps({"imports": True, "lists": True, **said}))
+    for module in ("fastmcp", "mcp.server.mcpserver", "portico.server.server", "portico.client.client"):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        path, wanted = json.loads(line)
+        print(forked(Path(path), wanted), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import fleet_costs
@@ -20,6 +21,11 @@ QUESTIONS = (
     Question("asking", "the same: CPU of wrk for one call", "µs"),
     Question("call", "the same: CPU of all workers for one call", "µs"),
     Question("capacity", "what the workers would answer with a core for each", "per s", more_is_better=True),
+    Question("least", "the same: what the worker had that had least of their CPU", "%", more_is_better=True),
+    Question("work", f"calls of a tool that works, {CONNECTIONS} connections", "per s", more_is_better=True),
+    Question("work_call", "the same: CPU of all workers for one call", "µs"),
+    Question("work_share", "the same: what wrk takes of the cores", "%"),
+    Question("work_least", "the same: what the worker had that had least of their CPU", "%", more_is_better=True),
     Question("session", "tools/call in a session, on a connection of its worker: CPU", "µs"),
     Question("handed", "the same, on a connection that is handed over for it: CPU", "µs"),
     Question("sent", "the same, sent on to another machine: CPU of both", "µs"),
@@ -28,10 +34,11 @@ QUESTIONS = (
     Question("private", "memory that a worker shares with no other process", "MB"),
 )
 SEVERAL = ("handed", "sent")
-LOADED = ("rate", "asking", "call", "capacity")
+LOADED = ("rate", "asking", "call", "capacity", "least", "work", "work_call", "work_share", "work_least")
 LEGEND = (
-    "wrk runs on the same cores, so two workers get what it leaves them: the rate is what is left of the machine, and"
-    " the CPU is what a machine with more cores would give. For a connection that is handed over two sessions of two"
+    "wrk runs on the same cores, so two workers get what it leaves them: of calls that do nothing the rate is what is"
+    " left of the machine, and the CPU is what a machine with more cores would give. A tool that works reads 30 kB of"
+    " JSON and sums it up. For a connection that is handed over two sessions of two"
     " workers take turns on one, which no client does: a client's is handed over once. An event is without the call"
     " that makes it; listeners are at all workers.",
 )
@@ -65,8 +72,19 @@ def _ask(peer: Peer, quick: bool, program: str) -> dict[str, Any]:
 
 def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
     found = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS)
-    capacity = len(fleet.workers) / found.call
-    return {"rate": found.rate, "asking": found.asking * 1e6, "call": found.call * 1e6, "capacity": capacity}
+    works = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS, "best_customers", most=3)
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "rate": found.rate,
+        "asking": found.asking * 1e6,
+        "call": found.call * 1e6,
+        "capacity": len(fleet.workers) / found.call,
+        "least": found.least * 100,
+        "work": works.rate,
+        "work_call": works.call * 1e6,
+        "work_share": works.asking * works.rate / cores * 100,
+        "work_least": works.least * 100,
+    }
 
 
 async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
@@ -88,7 +106,8 @@ def _judge(answers: Answers) -> list[Goal]:
         return answers.value(key, "two"), answers.value(key, "one")
 
     return [
-        multiple("two workers, calls a second: 1.7 times one", *both("rate"), 1.7),
+        multiple("two workers, calls a second of a tool that works: 1.7 times one", *both("work"), 1.7),
+        multiple("the same of calls that do nothing, beside wrk on two cores", *both("rate"), 1.7),
         multiple("the same by their CPU, without what wrk takes of it", *both("capacity"), 1.7),
         limit("private memory of a further worker: at most 30 MB", answers.value("private", "two"), 30, "MB"),
     ]

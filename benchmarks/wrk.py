@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,13 +121,13 @@ TROUBLES = {
 
 
 def ask(
-    program: str, port: int, request: bytes, connections: int, seconds: int, core: int, *, same: bool = False
+    program: str, port: int, request: bytes, connections: int, seconds: int, core: int | None, *, same: bool = False
 ) -> Load:
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "request.lua"
         told.write_text(same_script(request) if same else script(request), encoding="ascii")
         how = ["-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={ANSWER_SECONDS}s", "-s", str(told)]
-        with on_core(core):
+        with nullcontext() if core is None else on_core(core):
             child = subprocess.Popen(
                 [program, *how, f"http://127.0.0.1:{port}/"],
                 stdin=subprocess.DEVNULL,

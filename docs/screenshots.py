@@ -12,6 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,23 +115,43 @@ def plots(page: Page) -> None:
     page.wait_for_timeout(1500)
 
 
-SHOTS = {"tools": tools, "memory": memory, "board": board, "messages": wire, "calls": plots}
+def app(page: Page) -> None:
+    page.get_by_role("option", name="roll Roll some dice.").click()
+    page.get_by_role("button", name="Run Ctrl ↵").click()
+    card = page.get_by_role("region", name="Run")
+    card.frame_locator("iframe").frame_locator("iframe").get_by_role("button", name="Roll again").click()
+    card.get_by_role("button", name="Allow it").wait_for()
+    page.locator(".note").first.wait_for(state="detached")
+    page.locator(".detail").evaluate("one => one.scrollTo(0, one.scrollHeight)")
+
+
+SHOTS = {"tools": tools, "memory": memory, "board": board, "messages": wire, "calls": plots, "app": app}
+# What each is a picture of: our services, unless it is a file.
+FILES = {"app": "examples/app.py"}
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     wanted = [name for name in SHOTS if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PORTICO_DATA": folder}
-        command = [sys.executable, "-m", "portico", "serve", "--transport", "http", "--port", "0"]
-        child = subprocess.Popen(
-            [*command, "--services", "memory,tasks,contracts"], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            link, token = read_links(child)
+    if served := [name for name in wanted if name not in FILES]:
+        with running("--services", "memory,tasks,contracts") as (link, token):
             url = link.split("#")[0] + "mcp"
             asyncio.run(fill(url, token))
-            shoot(link, url, token, wanted)
+            shoot(link, url, token, served)
+    for name in set(wanted) & set(FILES):
+        with running(FILES[name]) as (link, token):
+            shoot(link, "", token, [name])
+
+
+@contextmanager
+def running(*words: str) -> Iterator[tuple[str, str]]:
+    """A server; its link and its token."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PORTICO_DATA": folder}
+        command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        try:
+            yield read_links(child)
         finally:
             child.terminate()
             child.wait(30)

@@ -1,6 +1,7 @@
 """A tool with a page of its own (MCP Apps): hosts that show pages show it beside the result, others show the text.
 
 The page asks the tool `roll_again`, which models are not shown.
+To try it: `portico dev examples/app.py`, and run `roll`.
 """
 
 from __future__ import annotations
@@ -10,28 +11,45 @@ import random
 from portico import AppPage, Server
 
 PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
 <title>Dice</title>
-<style>body { font: 3rem system-ui; text-align: center } button { font: 1rem system-ui }</style>
+<style>
+  body { margin: 0; padding: 12px; font: 3rem system-ui; text-align: center }
+  p { margin: 0 0 8px }
+  button { font: 1rem system-ui }
+</style>
 <p id="dice">…</p>
 <button id="again">Roll again</button>
 <script>
   let next = 1;
   const waiting = new Map();
   const post = (message) => parent.postMessage({ jsonrpc: "2.0", ...message }, "*");
+  const tell = (name, params) => post({ method: `ui/notifications/${name}`, params });
   const ask = (method, params) =>
     new Promise((done) => { waiting.set(next, done); post({ id: next++, method, params }); });
-  const show = (result) => {
-    dice.textContent = (result.structuredContent?.dice ?? []).map((n) => "⚀⚁⚂⚃⚄⚅"[n - 1]).join(" ");
+
+  const show = ({ structuredContent }) => {
+    dice.textContent = (structuredContent?.dice ?? []).map((n) => "⚀⚁⚂⚃⚄⚅"[n - 1]).join(" ");
   };
+  const dress = ({ theme }) => { if (theme) document.documentElement.style.colorScheme = theme; };
+
   addEventListener("message", ({ source, data }) => {
     if (source !== parent) return;
     if (data.method === "ui/notifications/tool-result") show(data.params);
+    else if (data.method === "ui/notifications/host-context-changed") dress(data.params);
+    else if (data.method === "ui/resource-teardown") post({ id: data.id, result: {} });
     else if (data.method === undefined) { waiting.get(data.id)?.(data.result ?? {}); waiting.delete(data.id); }
   });
   again.onclick = async () => show(await ask("tools/call", { name: "roll_again", arguments: { count: 2 } }));
+
   ask("ui/initialize", {
     protocolVersion: "2026-01-26", appInfo: { name: "dice", version: "1.0.0" }, appCapabilities: {},
-  }).then(() => post({ method: "ui/notifications/initialized", params: {} }));
+  }).then(({ hostContext }) => {
+    dress(hostContext ?? {});
+    tell("initialized", {});
+    new ResizeObserver(() => tell("size-changed", { height: document.body.offsetHeight })).observe(document.body);
+  });
 </script>
 """
 

@@ -5,6 +5,8 @@ portico serve examples/many_tools.py --face search
 """
 
 import asyncio
+import atexit
+import shutil
 import sys
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,7 +14,9 @@ from tempfile import mkdtemp
 from portico import Client, Gateway
 from portico.extend import SearchFace
 
-SERVICE = [sys.executable, "-m", "portico", "serve", "--data", mkdtemp(prefix="portico-"), "--services"]
+DATA = mkdtemp(prefix="many-tools-")
+atexit.register(shutil.rmtree, DATA, ignore_errors=True)
+SERVICE = [sys.executable, "-m", "portico", "serve", "--data", DATA, "--services"]
 
 server = Gateway(
     {

@@ -72,13 +72,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_is_left() -> Iterator[None]:
+def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The first fixture, so the last to end."""
+    tmp_path_factory.getbasetemp()  # pytest's own is kept, to look at
     leftovers.mark()
-    yield
-    watchdog.end()  # it watches over this process, so it ends with it
-    left = leftovers.end()
-    assert not left, f"still running when the tests had ended: {left}"
+    with leftovers.temporary_directory() as folder:
+        yield
+        watchdog.end()  # it watches over this process, so it ends with it
+        running, files = leftovers.end(), leftovers.files(folder)
+    assert not running, f"still running when the tests had ended: {running}"
+    assert not files, f"still in the temporary directory when the tests had ended: {files}"
 
 
 class _Conversation:

@@ -235,6 +235,11 @@ class Line:
     async def call(self, tool: str, **arguments: Any) -> Answer:
         return await self.modern("tools/call", {"name": tool, "arguments": arguments})
 
+    async def at_end(self) -> bool:
+        """Whether the other side closes it, and says nothing more."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.read(1) == b""
+
     async def close(self) -> None:
         self._writer.close()
         with suppress(OSError):

@@ -1,14 +1,22 @@
-"""Processes that outlive the tests that started them: found by a mark in their environment, which is inherited."""
+"""What outlives the tests that made it. Processes are found by a mark in their environment, which is inherited, and
+files because the temporary directory is one that the tests have for themselves."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MARK = "STARTED_BY_TESTS"
 GOODBYE_SECONDS = 5.0
+# Where the processes of one server meet: none of them knows that it is the last.
+MEETING_PLACE = re.compile(r"portico-\d+-[0-9a-f]{12}").fullmatch
 
 
 def mark() -> None:
@@ -42,3 +50,27 @@ def end() -> dict[int, str]:
         except ProcessLookupError:
             pass
     return left
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """From now on, what this process and its children make for a while is made in here. The path is short, for the
+    addresses of sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
+    folder.chmod(0o711)  # some of it is another user's
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield folder
+    finally:
+        tempfile.tempdir = None
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder)
+
+
+def files(folder: Path) -> list[str]:
+    """What of ours is still there."""
+    return sorted(path.name for path in folder.glob("portico-*") if not MEETING_PLACE(path.name))

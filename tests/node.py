@@ -58,8 +58,9 @@ def node_and_npm() -> tuple[Path, Path]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, for a Node that is the same everywhere."""
-    return {name: value for name, value in os.environ.items() if name not in NOT_FOR_NODE}
+    """Ours, for a Node that is the same everywhere, and compiles a program once."""
+    ours = {name: value for name, value in os.environ.items() if name not in NOT_FOR_NODE}
+    return {**ours, "NODE_COMPILE_CACHE": str(CACHE / "compiled")}
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
@@ -110,6 +111,7 @@ def _must(command: list[str], folder: Path) -> None:
             stderr=subprocess.STDOUT,
             timeout=INSTALL_SECONDS,
             check=False,
+            env=environment(),
         )
     except OSError as why:
         raise NotInstalled(f"{command[0]} cannot be run: {why.strerror}") from None

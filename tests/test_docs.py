@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -69,7 +70,13 @@ def test_python_runs_alone_when_it_is_pasted(page: Path, tmp_path: Path) -> None
     """What does not says in its fence that it is a fragment."""
     pasted = json.dumps(blocks(page, "python"))
     done = subprocess.run(
-        [sys.executable, "-c", PASTE, pasted], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", PASTE, pasted],
+        cwd=tmp_path,
+        # What clears up is not always shown.
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -14,12 +14,18 @@ from typing import Any
 
 def load_module(name: str) -> Any:
     """The module of this name, imported if it is not yet."""
+    if name in sys.modules:
+        return import_module(name)
     # Importing makes many objects and no garbage; looking for some takes a tenth of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
+        if not gc.get_freeze_count():
+            # To the old objects at once, or the collector would look through all of them the moment it is on again.
+            gc.freeze()
+            gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -35,7 +35,7 @@ R = TypeVar("R")
 _TEXTS = (str, bytes, bytearray)
 # What can be looked into without using it up.
 _HELD = (list, tuple, AbstractSet)
-_VARIABLE = re.compile(r"\$\{([^{}]*)(\}?)")
+_VARIABLE = r"\$\{([^{}]*)(\}?)"
 _SAID = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", bytes: "bytes"}
 
 
@@ -96,14 +96,14 @@ def expand_paths(model: Callable[..., Any], given: Mapping[str, Any]) -> dict[st
     return {name: _expanded(name, value, kinds.get(name, Any)) for name, value in given.items()}
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def read_seconds(option: str, said: float | str, longest: float) -> float:
     """A time of a file: a number of seconds, or a text such as "90s", "10m" or "14d". Raises UsageError."""
     if isinstance(said, str):
-        found = _DURATION.fullmatch(said.strip())
+        found = re.fullmatch(_DURATION, said.strip())
         if found is None:
             raise UsageError(f"{option} is {said!r}, and must be such as '90s', '10m' or '14d', or a number of seconds")
         said = float(found[1]) * _UNIT_SECONDS[found[2]]
@@ -135,7 +135,7 @@ def _path(option: str, text: str) -> str:
     home = os.path.expanduser(text)
     if text.startswith("~") and home == text:
         raise WrongOption(f"{option} is {text!r}, and there is no such user, or no home", option)
-    return _VARIABLE.sub(variable, home)
+    return re.sub(_VARIABLE, variable, home)
 
 
 def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], names: dict[str, Any]) -> None:

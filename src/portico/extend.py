@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from portico.rpc.identity import identity_of as identity_of
     from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
+    from portico.server.asking.familiar_context import ServerSession as ServerSession
     from portico.server.asking.rounds import rounds_of as rounds_of
     from portico.server.calling.completion import Completer as Completer
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
@@ -58,6 +59,15 @@ if TYPE_CHECKING:
     from portico.server.guard import (
         AccessGuard as AccessGuard, Decision as Decision, Kind as Kind, Meter as Meter, Owned as Owned,
         Passage as Passage, Sight as Sight, Witness as Witness,
+    )
+    from portico.server.low_level import (
+        ErrorData as ErrorData, InitializationOptions as InitializationOptions, INTERNAL_ERROR as
+        INTERNAL_ERROR, INVALID_PARAMS as INVALID_PARAMS, INVALID_REQUEST as INVALID_REQUEST, LowLevelServer
+        as LowLevelServer, CodedError as CodedError, METHOD_NOT_FOUND as METHOD_NOT_FOUND, NotificationOptions
+        as NotificationOptions, PARSE_ERROR as PARSE_ERROR, PromptDefinition as PromptDefinition,
+        ReadResourceContents as ReadResourceContents, RequestMembers as RequestMembers, ResourceDefinition
+        as ResourceDefinition, ResourceTemplateDefinition as ResourceTemplateDefinition, ToolDefinition as
+        ToolDefinition, stdio_server as stdio_server,
     )
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
@@ -77,7 +87,10 @@ if TYPE_CHECKING:
     from portico.transport.http.place import is_loopback as is_loopback
     from portico.transport.http_client.browser import headless as headless
     from portico.transport.http_client.once import HttpAnswer as HttpAnswer, http_exchange as http_exchange
-    from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
+    from portico.wire.completion import (
+        MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion, PromptReference as PromptReference,
+        ResourceReference as ResourceReference,
+    )
     from portico.wire.content import (
         Annotations as Annotations, AudioContent as AudioContent, BlobContents as BlobContents,
         EmbeddedResource as EmbeddedResource, ImageContent as ImageContent, ResourceLink as ResourceLink,
@@ -87,13 +100,14 @@ if TYPE_CHECKING:
         BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch,
         InsufficientScope as InsufficientScope, InternalError as InternalError, InvalidParams as InvalidParams,
         MethodNotFound as MethodNotFound, MissingCapability as MissingCapability,
-        ResourceNotFound as ResourceNotFound, TimedOut as TimedOut, TransportError as TransportError,
-        Unknown as Unknown, from_wire as from_wire,
+        NeedsTask as NeedsTask, ResourceNotFound as ResourceNotFound, TimedOut as TimedOut,
+        TransportError as TransportError, Unknown as Unknown, from_wire as from_wire,
     )
     from portico.wire.inputs import (
         CreateMessageParams as CreateMessageParams, CreateMessageResult as CreateMessageResult,
         ElicitParams as ElicitParams, ElicitResult as ElicitResult, InputRequiredResult as InputRequiredResult,
         Root as Root, SamplingMessage as SamplingMessage,
+        ListRootsResult as ListRootsResult,
     )
     from portico.wire.meta import (
         ClientCapabilities as ClientCapabilities, Icon as Icon, Implementation as Implementation, Params as Params,
@@ -104,9 +118,11 @@ if TYPE_CHECKING:
     from portico.wire.prompts import (
         GetPromptParams as GetPromptParams, GetPromptResult as GetPromptResult, PromptArgument as PromptArgument,
         PromptMessage as PromptMessage,
+        ListPromptsResult as ListPromptsResult,
     )
     from portico.wire.resources import (
         ReadResourceParams as ReadResourceParams, ReadResourceResult as ReadResourceResult,
+        ListResourcesResult as ListResourcesResult, ListResourceTemplatesResult as ListResourceTemplatesResult,
     )
     from portico.wire.revisions import (
         LATEST as LATEST, MODERN as MODERN, NEWEST_HANDSHAKE as NEWEST_HANDSHAKE, REVISIONS as REVISIONS,
@@ -117,6 +133,7 @@ if TYPE_CHECKING:
     from portico.wire.tools import (
         ERROR as ERROR, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
         ToolAnnotations as ToolAnnotations,
+        ListToolsResult as ListToolsResult,
     )
     from portico.wire.uris import Template as Template
 
@@ -148,6 +165,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.rpc.identity": ("identity_of",),
     "portico.telemetry.request_log": ("log_requests",),
     "portico.server.asking.context": ("Elicitation", "Sample"),
+    "portico.server.asking.familiar_context": ("ServerSession",),
     "portico.server.asking.rounds": ("rounds_of",),
     "portico.server.calling.completion": ("Completer",),
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
@@ -158,6 +176,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.endpoint": ("serve_http",),
     "portico.server.guard": (
         "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
+    ),
+    "portico.server.low_level": (
+        "ErrorData", "InitializationOptions", "INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST",
+        "LowLevelServer", "CodedError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
+        "PromptDefinition", "ReadResourceContents", "RequestMembers", "ResourceDefinition",
+        "ResourceTemplateDefinition", "ToolDefinition", "stdio_server",
     ),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
@@ -173,30 +197,41 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.transport.http.place": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
     "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
-    "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),
+    "portico.wire.completion": ("MOST_COMPLETIONS", "Completion", "PromptReference", "ResourceReference"),
     "portico.wire.content": (
         "Annotations", "AudioContent", "BlobContents", "EmbeddedResource", "ImageContent", "ResourceLink",
         "Result", "TextContent", "TextContents",
     ),
     "portico.wire.errors": (
         "BadStatus", "Closed", "HeaderMismatch", "InsufficientScope", "InternalError", "InvalidParams",
-        "MethodNotFound", "MissingCapability", "ResourceNotFound", "TimedOut", "TransportError", "Unknown", "from_wire",
+        "MethodNotFound", "MissingCapability", "NeedsTask", "ResourceNotFound", "TimedOut", "TransportError", "Unknown",
+        "from_wire",
     ),
     "portico.wire.inputs": (
         "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",
         "Root", "SamplingMessage",
+        "ListRootsResult",
     ),
     "portico.wire.meta": ("ClientCapabilities", "Icon", "Implementation", "Params", "ServerCapabilities"),
     "portico.wire.methods": ("Method", "add_method"),
     "portico.wire.notices": (),
-    "portico.wire.prompts": ("GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage"),
-    "portico.wire.resources": ("ReadResourceParams", "ReadResourceResult"),
+    "portico.wire.prompts": (
+        "GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage",
+        "ListPromptsResult",
+    ),
+    "portico.wire.resources": (
+        "ReadResourceParams", "ReadResourceResult",
+        "ListResourcesResult", "ListResourceTemplatesResult",
+    ),
     "portico.wire.revisions": (
         "LATEST", "MODERN", "NEWEST_HANDSHAKE", "REVISIONS", "Revision", "V2024_11_05", "V2025_03_26",
         "V2025_06_18", "V2025_11_25", "V2026_07_28",
     ),
     "portico.wire.subscriptions": ("Filter",),
-    "portico.wire.tools": ("ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations"),
+    "portico.wire.tools": (
+        "ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations",
+        "ListToolsResult",
+    ),
     "portico.wire.uris": ("Template",),
 }
 # fmt: on

@@ -11,12 +11,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from portico import Client, Server
 from portico.access import settings
-from portico.access.audit import checkpoints, retention, writer
+from portico.access.audit import checkpoints, retention, tables, writer
 from portico.access.audit.chain import link, origin
-from portico.access.audit.checkpoints import LATE_SECONDS, MOST_SPARE, ExpectedHead, HeadFile, SigningPace
+from portico.access.audit.checkpoints import (
+    LATE_SECONDS,
+    MOST_SPARE,
+    ExpectedHead,
+    HeadFile,
+    SigningPace,
+    StoredCheckpoint,
+)
 from portico.access.audit.keys import PUBLIC, TrustedKeys, load_or_make, read_public
 from portico.access.audit.places import verify_store
 from portico.access.audit.verify import AuditReport
@@ -338,6 +346,24 @@ async def test_several_processes_have_a_chain_each_in_one_store(tmp_path: Path, 
         "removed",
         700,
     )
+
+
+async def test_one_that_signs_while_another_begins_is_no_tampering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = str(tmp_path / "audit.db")
+    await record(tmp_path, store, 1)
+    looked = tables.last_checkpoint
+
+    def overtaken(tx: Transaction) -> StoredCheckpoint | None:
+        found = looked(tx)
+        assert found is not None
+        HeadFile(tmp_path, store).write(replace(found.head, number=found.number + 1))
+        return found
+
+    monkeypatch.setattr(tables, "last_checkpoint", overtaken)
+    await record(tmp_path, store, 1)
+    assert "older copy" not in caplog.text
 
 
 async def test_one_that_was_killed_is_no_tampering(tmp_path: Path, store: str) -> None:

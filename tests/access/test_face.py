@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +13,9 @@ import msgspec
 import pytest
 
 import oidc
+from fleets import Line, Session
 from portico.access.face import pacing
+from portico.access.revoking import revoke
 from portico.auth.assertions import verify_signature
 
 Stand = Callable[..., Any]
@@ -112,3 +115,36 @@ def test_an_address_is_forgotten_after_so_many_others(monkeypatch: pytest.Monkey
     for at in range(20):
         pace.wait(f"198.51.100.{at}")
     assert len(pace._due) == 10
+
+
+async def test_what_a_person_listens_to_ends_when_their_tokens_are_revoked(stand: Stand, tmp_path: Path) -> None:
+    """By another process with the same store, as `portico tokens revoke` is one."""
+    store = str(tmp_path / "store.db")
+    async with stand(store=store) as face:
+        port = urlsplit(face.issuer).port
+        client = await face.register()
+        tokens = []
+        for account in ("anna", "mallory"):
+            login = await face.login(client["client_id"], oidc.Browser(account))
+            tokens.append((await login.redeem())[1]["access_token"])
+        listening, modern, other = [await Line.to(port) for _ in range(3)]
+        session = Session(port)
+        session.fields["authorization"] = f"Bearer {tokens[0]}"
+        await session.begin()
+        await listening.send("GET", **session.fields)
+        asked = Line.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+        for one, token in ((modern, tokens[0]), (other, tokens[1])):
+            await one.send("POST", **asked, authorization=f"Bearer {token}")
+        for one in (listening, modern, other):
+            assert (await one.head())[0] == 200
+        await other.chunk()
+        assert (await revoke(store, "anna")).grants == 1
+        for one in (listening, modern):
+            while await one.chunk():
+                pass
+        assert (await session.send({"id": 1, "method": "ping"})).status == 401
+        # Nobody else's.
+        face.server.tool("more")(lambda: 1)
+        assert b"list_changed" in await other.chunk()
+        for one in (listening, modern, other):
+            await one.close()

@@ -31,6 +31,8 @@ PATIENCE = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
 # Movements and colours, titles, and what a shell says to a terminal about its prompt.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
+# A line of progress that was cleared, as far as the line that it stands in.
+CLEARED = re.compile(r"[^\n]*\r\x1b\[K")
 
 
 def default_signals() -> None:
@@ -141,7 +143,16 @@ class Terminal:
     @property
     def shown(self) -> str:
         """Everything so far, as somebody would read it."""
-        return SEQUENCE.sub("", self.raw).replace("\r\n", "\n")
+        return self._readable(self.raw)
+
+    @property
+    def left(self) -> str:
+        """What still stands there: progress is gone, which a slow command shows and a quick one does not."""
+        return self._readable(CLEARED.sub("", self.raw))
+
+    @staticmethod
+    def _readable(raw: str) -> str:
+        return SEQUENCE.sub("", raw).replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -229,7 +229,7 @@ def test_a_line_is_completed_and_run(terminal: Any, portico: Portico, shell: Any
     """Tool, argument and value, each with one TAB; then it is called."""
     assert portico("list", "tools", TARGET).returncode == 0
     options, setting = SHELLS[name]
-    seen = terminal(program=[shell(name), *options], HOME=str(tmp_path))
+    seen = terminal(program=[shell(name), *options], HOME=str(tmp_path), TMPDIR=str(tmp_path))
     seen.type(setting)
     seen.wait_for("ready> ")
     seen.type(f"portico call {TARGET} place_\t")
@@ -252,7 +252,7 @@ def test_files_are_completed_where_a_target_stands(
 ) -> None:
     options, setting = SHELLS[name]
     (tmp_path / "arguments.json").write_text('{"name": "Ada"}')
-    seen = terminal(program=[shell(name), *options], HOME=str(tmp_path))
+    seen = terminal(program=[shell(name), *options], HOME=str(tmp_path), TMPDIR=str(tmp_path))
     seen.type(setting)
     seen.wait_for("ready> ")
     seen.type("portico call examples/hel\t")

@@ -344,7 +344,7 @@ def flowing(text: str) -> str:
 def test_a_sample_is_what_is_printed(terminal: Callable[..., Any], line: str, printed: str) -> None:
     seen = terminal(program=["bash", "-c", line])
     seen.end()
-    assert flowing(seen.shown) == flowing(printed)
+    assert flowing(seen.left) == flowing(printed)
 
 
 def test_there_are_samples() -> None:

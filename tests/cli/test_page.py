@@ -31,8 +31,8 @@ def flowing(text: str) -> str:
 def test_a_sample_is_what_is_printed(terminal: Callable[..., Any], line: str, printed: str) -> None:
     seen = terminal(program=["bash", "-c", line])
     seen.end()
-    shown = [row.rstrip() for row in seen.shown.splitlines()]
-    assert shown == printed.splitlines() or flowing(seen.shown) == flowing(printed)
+    shown = [row.rstrip() for row in seen.left.splitlines()]
+    assert shown == printed.splitlines() or flowing(seen.left) == flowing(printed)
 
 
 def test_there_are_samples() -> None:

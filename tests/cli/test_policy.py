@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from portico import Client
+from portico import Client, Server, UsageError
+from portico.access import settings
+from portico.cli import faces
 from portico.cli.main import main
+from portico.server.server import FaceChoice
 
 RULES = """
 [[rule]]
@@ -139,3 +143,37 @@ async def test_rules_of_a_config_hold_for_any_target(target: str, tmp_path: Path
     words = [sys.executable, "-m", "portico", "serve", *what, "--config", str(rules)]
     async with Client(words, timeout=60) as client:
         assert [one.name for one in await client.list_tools()] == [allowed.partition(".")[2]]
+
+
+def test_scripts_of_the_code_face_are_told_which_rule_they_need(
+    rules: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["policy", "explain", str(rules), "--as", "gina", "--tool", "code.run"])
+    assert 'tool = "code.*"' in capsys.readouterr().out
+    main(["policy", "explain", str(rules), "--as", "gina", "--tool", "faces.find_tools"])
+    assert "needs no rule" in capsys.readouterr().out
+    rules.write_text(f'{RULES}\n[[rule]]\ntool = "code.*"\n')
+    main(["policy", "explain", str(rules), "--as", "gina", "--tool", "code.run"])
+    assert "→ allowed" in capsys.readouterr().out
+
+
+def test_a_face_whose_scripts_no_rule_allows_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    for rule, words in (("shop.*", "no rule allows scripts"), ("code.*", "")):
+        caplog.clear()
+        server = Server("shop")
+        settings.apply(server, settings.read({"rule": [{"tool": rule}]}))
+        wanted = Namespace(transport="stdio", face="code", view=None, store="sqlite://", data=None)
+        try:
+            faces.put_on(server, wanted, FaceChoice())
+        except UsageError:
+            pass  # no jail here
+        assert words in caplog.text and bool(words) == bool(caplog.text)
+
+
+def test_a_rule_about_scripts_means_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[[rule]]\ntool = "code.*"\n[[rule]]\nname = "typo"\ntool = "cod.*"\n')
+    with pytest.raises(SystemExit):
+        main(["gateway", "check", str(file)])
+    assert capsys.readouterr().err == "rule 2 (typo) means nothing that is there\n"

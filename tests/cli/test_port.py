@@ -88,11 +88,18 @@ def test_a_name_of_the_file_s_own_is_left_alone() -> None:
 
 
 def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
-    source = "from mcp import Client, ClientSession\nfrom mcp.server.lowlevel import Server\n\ns = Server('x')\n"
+    source = "from mcp import Client, ClientSession\nfrom mcp.server.sse import SseServerTransport\n"
     rewritten = ported(source)
     assert "from mcp import ClientSession" in rewritten
-    assert "from mcp.server.lowlevel import Server" in rewritten
-    assert left(source) == [(1, "mcp.ClientSession"), (2, "mcp.server.lowlevel.Server")]
+    assert "from mcp.server.sse import SseServerTransport" in rewritten
+    assert left(source) == [(1, "mcp.ClientSession"), (2, "mcp.server.sse.SseServerTransport")]
+
+
+def test_the_low_level_server_has_a_name_of_its_own() -> None:
+    source = "import mcp.server.stdio\nfrom mcp.server.lowlevel import Server\n\ns = Server('x')\n"
+    used = source + "r = mcp.server.stdio.stdio_server()\n"
+    assert ported(used).splitlines()[-2:] == ["s = LowLevelServer('x')", "r = portico.extend.stdio_server()"]
+    assert left(used) == []
 
 
 def test_a_class_without_counterpart_is_listed_once() -> None:
@@ -101,10 +108,10 @@ def test_a_class_without_counterpart_is_listed_once() -> None:
     assert left(source) == [(1, "fastmcp.server.openapi.MCPType")]
 
 
-def test_an_option_that_belongs_to_running_is_listed() -> None:
-    source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
-    assert "Server('a')" in ported(source)
-    assert left(source) == [(3, "port=")]
+def test_what_a_server_was_told_about_its_port_stays() -> None:
+    source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000, debug=True)\n"
+    assert "Server('a', port=9000)" in ported(source)
+    assert left(source) == []
 
 
 def test_other_files_are_not_touched() -> None:

@@ -48,8 +48,8 @@ def test_a_session_is_what_is_printed(terminal: Callable[..., Any], tmp_path: Pa
         typed = re.sub(r"task_\w+", known, line)
         seen = terminal(program=["bash", "-c", typed], PORTICO_DATA=str(tmp_path / "data"))
         seen.end()
-        assert re.fullmatch(pattern(printed), alike(seen.shown), re.S), seen.shown
-        known = known or (re.search(r"task_\w+", seen.shown) or [""])[0]
+        assert re.fullmatch(pattern(printed), alike(seen.left), re.S), seen.left
+        known = known or (re.search(r"task_\w+", seen.left) or [""])[0]
 
 
 def test_every_service_has_a_session() -> None:

@@ -151,7 +151,7 @@ def test_at_a_terminal_there_are_colours(terminal: Callable[..., Any], tmp_path:
         assert "\x1b[" in seen.raw
     seen = terminal("tasks", "done", made["id"][-6:], **data)
     assert seen.end() == 0
-    assert seen.shown == f"{made['id']} is completed\n"
+    assert seen.left == f"{made['id']} is completed\n"
     seen = terminal("tasks", "next", **data)
     assert seen.end() == 1
     assert "There is nothing to do" in seen.shown

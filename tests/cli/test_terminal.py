@@ -47,26 +47,26 @@ def test_colours_can_be_declined(terminal: Open) -> None:
 def test_json_can_be_forced(terminal: Open) -> None:
     seen = terminal("list", "tools", "examples/hello.py", "--json")
     assert seen.end() == 0
-    assert json.loads(seen.shown)["name"] == "greet"
+    assert json.loads(seen.left)["name"] == "greet"
 
 
 def test_an_empty_list_says_so(terminal: Open) -> None:
     seen = terminal("list", "prompts", "examples/hello.py")
     assert seen.end() == 0
-    assert seen.shown == "no prompts\n"
+    assert seen.left == "no prompts\n"
 
 
 def test_a_result_is_what_it_says(terminal: Open) -> None:
     seen = terminal("call", "examples/results.py", "point")
     assert seen.end() == 0
-    assert json.loads(seen.shown) == {"x": 1, "y": 2}
+    assert json.loads(seen.left) == {"x": 1, "y": 2}
 
 
 def test_several_contents_are_told_apart(terminal: Open, liar: Any) -> None:
     contents = [{"uri": "a://1", "mimeType": "text/plain", "text": "one"}, {"uri": "a://2", "text": "two"}]
     seen = terminal("read", "a://1", "--", *liar({"resources/read": {"contents": contents}}))
     assert seen.end() == 0
-    assert seen.shown == "── a://1 text/plain\none\n── a://2\ntwo\n"
+    assert seen.left == "── a://1 text/plain\none\n── a://2\ntwo\n"
 
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt.exe\r"
@@ -101,6 +101,7 @@ def test_progress_is_shown_and_taken_away(terminal: Open) -> None:
     seen = terminal("call", "examples/progress.py", "count", "to=3", "pause=0.1")
     assert seen.end() == 0
     assert "33% at 1" in seen.shown
+    assert "33% at 1" not in seen.left
     # The line is wiped before the result is printed.
     assert seen.raw.rstrip("\r\n").endswith("\r\x1b[Kcounted to 3")
 

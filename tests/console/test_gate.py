@@ -204,6 +204,46 @@ async def test_with_a_scope_people_log_in_and_are_themselves() -> None:
         assert said["principal"] == {"id": "boss", "scopes": ["admin"]}
 
 
+async def test_a_token_that_was_taken_back_ends_the_visit_at_once() -> None:
+    good = {"boss": "boss"}
+
+    async def verify(credentials: Any) -> Principal:
+        if credentials.token not in good:
+            raise TokenInvalid("revoked")
+        return Principal(good[credentials.token], frozenset({"admin"}), issuer="https://login.example")
+
+    server = Server("revoking", auth=verify)
+
+    async def status_with(**now: str) -> int:
+        good.clear()
+        good.update(now)
+        server.auth.forget()  # as the server does when a token of its own is taken back; others are asked about in a minute
+        return (await page.call()).status
+
+    async with console_of(server, "scope:admin") as page:
+        assert (await page.sign_in("boss")).status == 200
+        assert await status_with(boss="boss") == 200
+        assert await status_with(boss="another") == 401
+        assert await status_with(boss="boss") == 200
+        assert await status_with() == 401
+
+
+async def test_what_pages_watch_ends_soon_for_those_who_came_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portico.console.watching.JUDGED_SECONDS", 0.01)
+    async with console_of(adding(), token="servers") as page:
+        await page.sign_in("servers")
+        said = json.loads((await page.call("watch", {"topics": ["targets"]})).body)
+        assert said["result"]["structuredContent"] == {"ended": "time"}
+
+
+async def test_an_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portico.access.face.pacing.LOGINS", 3.0)
+    async with console_of(adding()) as page:
+        assert [(await page.sign_in("guessed")).status for _ in range(4)] == [401, 401, 401, 429]
+        refused = await page.sign_in()
+        assert refused.status == 429 and int(refused.headers["retry-after"]) in range(1, 61)
+
+
 @pytest.mark.parametrize("text", ["on", "", "scope", "scope:", "scope:a b", "Local"])
 def test_what_is_neither_is_a_mistake(text: str) -> None:
     with pytest.raises(UsageError, match="off, local or scope:NAME"):

@@ -388,3 +388,11 @@ async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(serve
     async with Client(SearchFace(server), revision=revision, principal=GUEST, elicitation_handler=answer) as client:
         assert (await client.call_tool("call_tool", call)).text == "deleted a"
     assert len(questions) == 1 and "Delete a?" in questions[0]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_clients_that_defer_tools_are_told_to_leave_those_of_a_face(revision: Any) -> None:
+    async with Client(SearchFace(forge(), always=["create_issue"]), revision=revision) as client:
+        marked = [bool((tool.meta or {}).get("anthropic/alwaysLoad")) for tool in await client.list_tools()]
+    # Older revisions have no `_meta` there.
+    assert marked == ([True, True, False] if revision >= "2025-06-18" else [False] * 3)

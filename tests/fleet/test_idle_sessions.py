@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import storm
+from fleets import Fleet, Line, Session
+from portico.fleet import handing, sending
 from portico.fleet.batches import Batches
 from portico.store.errors import StoreError
+from portico.transport.http.headers import Headers
+from portico.transport.http.response import Request
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "idle_sessions.py"
 
@@ -72,3 +82,80 @@ async def test_a_store_that_is_away_is_told_to_all_who_wait_and_asked_again_late
         await asyncio.sleep(0)
         batches.close()
         await waiting
+
+
+async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
+    serve: Callable[..., Awaitable[Fleet]], line: Callable[[int], Awaitable[Line]], tmp_path: Path
+) -> None:
+    fleet = await serve("--workers", "1")
+    waits = tmp_path / "waits"
+    slow, listening, modern = [await line(fleet.port) for _ in range(3)]
+    (old,) = fleet.workers()
+    call = asyncio.ensure_future(slow.call("slowly", path=str(waits)))
+    session = await Session(fleet.port).begin()
+    await listening.send("GET", **session.fields)
+    assert (await listening.head())[0] == 200
+    await modern.send(
+        "POST", **modern.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    )
+    assert (await modern.head())[0] == 200
+    await fleet.until(waits.exists)
+    fleet.process.send_signal(signal.SIGHUP)
+    for one in (listening, modern):
+        # Ended properly, and the connection with it: the next one is to another worker.
+        while await one.chunk():
+            pass
+        assert await one.at_end()
+    assert old in fleet.workers()
+    assert not call.done()
+    assert (await session.call("pid")).value != old
+    waits.unlink()
+    assert (await call).value == "done"
+
+
+async def test_a_connection_is_taken_from_one_who_leaves_wherever_its_session_is(tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    async def take(given: socket.socket, request: handing.HandedRequest | None) -> None:
+        assert request is not None
+        taken.append(request.path)
+        given.close()
+
+    path = str(tmp_path / "+")
+    sockets = handing.HandedSockets(path, lambda id: False, take)
+    request = handing.HandedRequest("GET", "/mcp", "", [], (), b"", "", (), None, True, True, False)
+    try:
+        for seeks in (False, True):
+            ours, theirs = socket.socketpair()
+            with ours:
+                assert await handing.hand(path, theirs, handing.Handed("one", request, seeks)) is seeks
+    finally:
+        sockets.close()
+    assert taken == ["/mcp"]
+
+
+async def test_a_worker_whose_line_is_full_is_asked_again(tmp_path: Path) -> None:
+    """Linux lets nobody wait for a place in the line of a Unix socket."""
+    path = str(tmp_path / "full")
+    with socket.socket(socket.AF_UNIX) as door, ExitStack() as stack:
+        door.bind(path)
+        door.listen(0)
+        door.setblocking(False)
+        waiting = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+        assert any(one.connect_ex(path) == errno.EAGAIN for one in waiting)
+        writer = Mock(buffered=lambda: 0)
+        sent = asyncio.ensure_future(sending.send(path, Request("GET", "/x", "", Headers()), writer, b"sealed"))
+        async with asyncio.timeout(20):
+            seen = b""
+            while b"GET /x" not in seen:
+                one, _ = await asyncio.get_running_loop().sock_accept(door)
+                stack.enter_context(one).settimeout(1)
+                with suppress(BlockingIOError, TimeoutError):
+                    one.setblocking(False)
+                    await asyncio.sleep(0.05)
+                    seen = one.recv(4096)
+            one.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            assert await sent == "answered"
+    assert writer.answer.call_args.args[0].body == b"ok"

@@ -16,6 +16,7 @@ import pytest
 
 from fleets import SERVER, Line, Standing
 from portico import Client
+from portico.wire.subscriptions import Filter
 
 MORE = '''
 
@@ -39,6 +40,13 @@ def extra() -> int:
 @server.tool
 def grow() -> int:
     server.add(extra, everywhere=True)
+    return os.getpid()
+
+
+@server.tool
+def grow_here() -> int:
+    server.tool("alone")(lambda: 1)
+    server.remove("alone")
     return os.getpid()
 
 
@@ -112,6 +120,31 @@ async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, t
         assert {(await one.result()).data for one in waiting} <= standing.workers()
 
 
+async def test_who_follows_a_task_hears_of_its_end_at_any_worker(standing: Standing, tmp_path: Path) -> None:
+    flag = tmp_path / "followed"
+    flag.touch()
+    heard: asyncio.Queue[int] = asyncio.Queue()
+
+    def hearing(number: int) -> Any:
+        def hear(method: str, params: Any) -> None:
+            if method == "notifications/tasks" and b'"completed"' in bytes(params):
+                heard.put_nowait(number)
+
+        return hear
+
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(standing.url, message_handler=hearing(number)))
+            for number in range(6)
+        ]
+        task = await clients[0].start_task("work", {"path": str(flag)})
+        listening = [await stack.enter_async_context(one.listen(Filter(task_ids=[task.id]))) for one in clients]
+        assert all(one.honoured.task_ids == [task.id] for one in listening)
+        flag.unlink()
+        async with asyncio.timeout(30):
+            assert {await heard.get() for _ in clients} == set(range(6))
+
+
 async def test_tools_come_and_go_in_all_workers(both: Any, standing: Standing, heard: Any) -> None:
     first, second = both
     async with AsyncExitStack() as stack:
@@ -137,6 +170,9 @@ async def test_a_worker_that_is_started_later_has_what_was_added_before(serve: A
     fleet = await serve("--workers", "2", env={"PORTICO_DATA": str(server_file.parent)})
     one = await Line.to(fleet.port)
     by = (await one.call("grow")).value
+    assert not any("everywhere" in text for text in fleet.log)
+    assert (await one.call("grow_here")).value == by
+    await fleet.until(lambda: any("alone" in text and "everywhere=True" in text for text in fleet.log))
     await one.close()
     [other] = fleet.workers() - {by}
     os.kill(other, signal.SIGKILL)

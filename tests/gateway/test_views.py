@@ -173,6 +173,16 @@ async def test_a_view_is_served_on_stdio(tmp_path: Path) -> None:
         assert (await client.call_tool("a_add", {"a": 1, "b": 2})).text == "3"
 
 
+async def test_a_face_of_a_view_is_served_on_stdio(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops", "--face", "search"]
+    async with asyncio.timeout(30), Client([*command, "--data", str(tmp_path)]) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["find_tools", "call_tool"]
+        found = ""
+        while "a_add(" not in found:
+            found = (await client.call_tool("find_tools", {"queries": "add numbers"})).text
+        assert (await client.call_tool("call_tool", {"name": "a_add", "arguments": {"a": 1, "b": 2}})).text == "3"
+
+
 def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["gateway", "check", str(file(tmp_path))])
     assert ["ops", "/mcp/ops", "1", "0", "0"] in [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from msgspec import Raw, json
 
+import ext_apps
+import node
 from portico import AppPage, Client, Gateway, Server, UsageError
 from portico.extend import Call, ClientCapabilities
-from portico.wire.apps import EXTENSION, PAGE_TYPE, shows_pages
+from portico.wire.apps import EXTENSION, PAGE_TYPE, SHOWN, shows_pages
 
 HTML = "<!doctype html><p>Cart</p>"
 HOST = ClientCapabilities(extensions={EXTENSION: {"mimeTypes": [PAGE_TYPE]}})
@@ -129,5 +132,39 @@ def test_what_a_host_would_refuse_is_refused_at_once(make: Any, reason: str) -> 
 
 def test_a_client_shows_pages_of_the_types_that_it_names() -> None:
     assert shows_pages(HOST)
-    assert shows_pages(ClientCapabilities(extensions={EXTENSION: {}}))
+    # The types are required.
+    assert not shows_pages(ClientCapabilities(extensions={EXTENSION: {}}))
     assert not shows_pages(ClientCapabilities())
+
+
+async def test_what_servers_say_of_their_apps_fits_the_schemas_of_the_extension() -> None:
+    try:
+        check = ext_apps.checker()
+    except node.NotInstalled as why:
+        pytest.skip(str(why))
+    server = Server("all")
+    page = AppPage(
+        "<!doctype html><p>All",
+        uri="ui://all/page",
+        connect=["https://api.example.com", "wss://live.example.com"],
+        resources=["https://*.example.com"],
+        frames=["https://player.example.com"],
+        base=["https://cdn.example.com"],
+        permissions=["camera", "microphone", "geolocation", "clipboard_write"],
+        domain="a904794854a047f6.example.com",
+        prefers_border=True,
+    )
+    server.tool(name="both", ui=page, visibility=["model", "app"])(lambda: "both")
+    server.tool(name="app", ui="ui://all/page", visibility=["app"])(lambda: "app")
+    server.resource("ui://all/by-hand", meta={"ui": {"prefersBorder": False}})(lambda: "<!doctype html><p>By hand")
+    async with Client(server, extensions=SHOWN) as client:
+        for tool in await client.list_tools():
+            check("McpUiToolMeta", tool.meta["ui"])
+        for entry in await client.list_resources():
+            (read,) = await client.read_resource(str(entry.uri))
+            assert (read.mime_type, entry.mime_type) == (PAGE_TYPE, PAGE_TYPE)
+            for one in (entry, read):
+                check("McpUiResourceMeta", one.meta["ui"])
+    check("McpUiClientCapabilities", SHOWN[EXTENSION])
+    with pytest.raises(jsonschema_rs.ValidationError):
+        check("McpUiResourceMeta", {"csp": {"connect": []}})

@@ -5,29 +5,58 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
+from logins import served
 from portico import (
     AcceptedElicitation,
     AssistantMessage,
+    CacheHint,
+    CallArgument,
     Client,
     Context,
+    CurrentContext,
     Depends,
+    DirectoryResource,
     Elicit,
+    FileResource,
+    InvalidRequestState,
     ListRoots,
     ProtocolError,
+    RateLimitingMiddleware,
+    RequestStateSecurity,
     Resolve,
+    ResourceNotFoundError,
+    ResourceSecurity,
     Server,
+    ServerRequestContext,
+    StaticTokenVerifier,
+    TextResource,
     ToolError,
     ToolResult,
     TransportSecuritySettings,
     UsageError,
     UserMessage,
+    lifespan,
+    require_scopes,
 )
-from portico.extend import ElicitResult, Root
+from portico.extend import (
+    LATEST,
+    V2025_06_18,
+    Call,
+    ElicitResult,
+    InputRequiredResult,
+    InvalidParams,
+    LowLevelServer,
+    ReadResourceContents,
+    Root,
+)
+from portico.wire.inputs import InputRequest
 
 
 class TextContent(BaseModel):
@@ -352,3 +381,292 @@ async def test_the_highest_version_of_a_tool_has_its_name() -> None:
         assert (await client.call_tool("add@1.2")).data == "two"
     with pytest.raises(UsageError, match="already a tool"):
         server.add_tool(lambda: "again", name="add", version="1.10")
+
+
+# What servers are told, and how they are put together
+
+
+async def test_a_middleware_of_the_sdk_is_a_function_of_a_context_and_what_comes_next() -> None:
+    seen: list[tuple[str, Any]] = []
+
+    async def watch(ctx: ServerRequestContext, call_next: Any) -> Any:
+        seen.append((ctx.method, (ctx.params or {}).get("name")))
+        return await call_next(ctx)
+
+    server = Server("s", middleware=[watch])
+    server.tool(name="a")(lambda: "1")
+    async with Client(server) as client:
+        await client.call_tool("a", {})
+    assert ("tools/call", "a") in seen
+
+
+async def test_a_hint_for_one_method_stands_beside_the_server_s_own() -> None:
+    server = Server("s", ttl_ms=5, cache_hints={"tools/list": CacheHint(ttl_ms=60_000, scope="public")})
+    tools = msgspec.json.decode(await server(_call("tools/list")))
+    prompts = msgspec.json.decode(await server(_call("prompts/list")))
+    assert (tools["ttlMs"], tools["cacheScope"]) == (60_000, "public")
+    assert (prompts["ttlMs"], prompts["cacheScope"]) == (5, "private")
+
+
+def _call(method: str) -> Call:
+    return Call(method=method, params=msgspec.Raw(b"{}"), id=1, revision=LATEST)
+
+
+class _Codec:
+    def seal(self, payload: bytes) -> str:
+        return "v1." + payload[::-1].hex()
+
+    def unseal(self, token: str) -> bytes:
+        if not token.startswith("v1."):
+            raise InvalidRequestState("not ours")
+        return bytes.fromhex(token[3:])[::-1]
+
+
+@pytest.mark.parametrize(
+    "security",
+    [RequestStateSecurity(keys=["a" * 32]), RequestStateSecurity(codec=_Codec()), RequestStateSecurity.ephemeral()],
+    ids=["keys", "codec", "ephemeral"],
+)
+async def test_states_are_sealed_as_the_server_is_told(security: RequestStateSecurity) -> None:
+    server = Server("s", request_state_security=security)
+
+    @server.tool
+    async def refund(amount: int, ctx: Context) -> str:
+        answer = await ctx.elicit(f"Refund {amount}?", bool)
+        return f"{answer.action} {answer.data}"
+
+    async with Client(server, elicitation_handler=lambda question: {"value": True}) as client:
+        assert (await client.call_tool("refund", {"amount": 3})).data == "accept True"
+
+
+def test_a_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
+    old = RequestStateSecurity(keys=["a" * 32]).sealing("s")
+    both = RequestStateSecurity(keys=["b" * 32, "a" * 32]).sealing("s")
+    sealed = old.close(b"x", {}, {}, [])
+    assert both.open(sealed, b"x").binding == b"x"
+    with pytest.raises(InvalidParams):
+        old.open(both.close(b"x", {}, {}, []), b"x")
+
+
+async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def refund(amount: int, ctx: Context) -> Any:
+        if ctx.input_responses is None:
+            schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+            ask = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": schema}}
+            return InputRequiredResult(
+                input_requests={"ok": msgspec.convert(ask, InputRequest)}, request_state=f"refund:{amount}"
+            )
+        answer = ctx.input_responses["ok"]
+        return f"{ctx.request_state} {answer.action} {answer.content}"
+
+    async with Client(server, elicitation_handler=lambda question: {"ok": True}) as client:
+        said = (await client.call_tool("refund", {"amount": 3})).content[0].text
+    assert said == "refund:3 accept {'ok': True}"
+
+
+@pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "a\\..\\..\\b", "%2e%2e/x"])
+async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(value: str) -> None:
+    server = Server("s")
+    server.resource("f://x/{+path}")(lambda path: path)
+    server.resource("g://x/{+path}", security=None)(lambda path: path)
+    server.resource("h://x/{+path}", security=ResourceSecurity(exempt_params={"path"}))(lambda path: path)
+    async with Client(server) as client:
+        with pytest.raises(ResourceNotFoundError):
+            await client.read_resource(f"f://x/{value}")
+        for scheme in ("g", "h"):
+            assert await client.read_resource(f"{scheme}://x/{value}")
+        assert (await client.read_resource("f://x/a/../b..c"))[0].text == "a/../b..c"
+
+
+@pytest.mark.parametrize(("how", "said"), [("ignore", "1"), ("replace", "2"), ("warn", "2")])
+async def test_what_becomes_of_a_second_tool_of_one_name(how: Any, said: str) -> None:
+    server = Server("s", on_duplicate=how)
+    server.tool(name="a")(lambda: "1")
+    server.tool(name="a")(lambda: "2")
+    server.prompt(name="a")(lambda: "p")
+    server.prompt(name="a")(lambda: "p")
+    async with Client(server) as client:
+        assert (await client.call_tool("a", {})).content[0].text == said
+
+
+async def test_options_of_theirs_are_understood() -> None:
+    server: Any = Server(
+        "s", "Be kind.", version=2, mask_error_details=True, list_page_size=1, cache_ttl=60, on_duplicate_tools="error",
+        tools=[lambda_tool], experimental_capabilities={"x": {}}, host="127.0.0.1", port=9, middleware=None,
+    )  # fmt: skip
+    assert (server.instructions, server.version) == ("Be kind.", "2")
+    assert server.http_defaults == {"host": "127.0.0.1", "port": 9}
+    assert server.capabilities.experimental == {"x": {}}
+    assert [tool.name for tool in await server.list_tools()] == ["lambda_tool"]
+    with pytest.raises(UsageError, match="no option 'mask_errors'"):
+        Server("s", mask_errors=True)  # type: ignore[call-arg]
+
+
+def lambda_tool() -> str:
+    return "x"
+
+
+async def test_scopes_are_required_of_tools_resources_and_prompts() -> None:
+    server = Server("s", auth=StaticTokenVerifier({"good": {"client_id": "a", "scopes": ["write"]}, "bad": {}}))
+    server.tool(name="t", auth=require_scopes("write"))(lambda: "t")
+    server.resource("r://x", name="r", auth=[require_scopes("write")])(lambda: "r")
+    server.prompt(name="p", auth=lambda ctx: ctx.token is not None and "write" in ctx.token.scopes)(lambda: "p")
+    async with Client(server) as client:  # who sits at this machine
+        assert (await client.call_tool("t", {})).data == "t"
+    async with served(server) as url:
+        async with Client(url, auth="good") as client:
+            assert (await client.call_tool("t", {})).data == "t"
+            assert await client.read_resource("r://x")
+            assert await client.get_prompt("p")
+        async with Client(url, auth="bad") as client:
+            for asked in (client.call_tool("t", {}), client.read_resource("r://x"), client.get_prompt("p")):
+                with pytest.raises(Exception, match=r"scope|not for you|403"):
+                    await asked
+
+
+async def test_lifespans_are_put_together() -> None:
+    left: list[str] = []
+
+    @lifespan
+    async def one(server: Any) -> AsyncIterator[dict[str, int]]:
+        yield {"a": 1}
+        left.append("one")
+
+    @lifespan
+    async def two(server: Any) -> AsyncIterator[dict[str, int]]:
+        yield {"b": 2}
+        left.append("two")
+
+    server = Server("s", lifespan=one | two)
+    server.tool(name="t")(_sees_lifespan)
+    async with Client(server) as client:
+        assert (await client.call_tool("t", {})).data == {"a": 1, "b": 2}
+    assert left == ["two", "one"]
+
+
+def _sees_lifespan(ctx: Context) -> dict[str, int]:
+    return dict(ctx.lifespan_context)
+
+
+async def test_resources_need_no_function(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    server = Server("s", resources=[TextResource(uri="n://x", name="Notice", text="Closed.", tags={"a"})])  # type: ignore[call-arg]
+    server.add_resource(FileResource(uri="file:///a.txt", path=tmp_path / "a.txt", mime_type="text/plain"))
+    server.add_resource(DirectoryResource(uri="d://x", path=tmp_path))
+    async with Client(server) as client:
+        read = [(await client.read_resource(uri))[0].text for uri in ("n://x", "file:///a.txt", "d://x")]
+    assert read == ["Closed.", "hello", '{"files":["a.txt"]}']
+
+
+async def test_only_what_is_meant_is_shown() -> None:
+    server = Server("s")
+    for name, tags in (("a", {"safe"}), ("b", {"safe", "slow"}), ("c", set())):
+        server.tool(name=name, tags=tags)(lambda: "x")
+    server.enable(tags={"safe"}, only=True)
+    assert [one.name for one in await server.list_tools()] == ["a", "b"]
+    server.disable(keys={"tool:b"})
+    assert [one.name for one in await server.list_tools()] == ["a"]
+    server.enable(components={"tool"})
+    assert {one.name for one in await server.list_tools()} == {"a", "b", "c"}
+
+
+async def test_too_many_requests_are_refused() -> None:
+    server = Server("s", middleware=[RateLimitingMiddleware(max_requests_per_second=0.001, burst_capacity=3)])
+    server.tool(name="a")(lambda: "1")
+    async with Client(server) as client:  # which asks once by itself
+        assert (await client.call_tool("a", {})).data == "1"
+        assert (await client.call_tool("a", {})).data == "1"
+        with pytest.raises(ToolError, match="Too many"):
+            await client.call_tool("a", {})
+
+
+async def test_a_context_that_is_a_dependency_too_is_one() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def look(name: str, ctx: Context = CurrentContext()) -> str:
+        await ctx.info("looking", extra={"name": name})
+        return f"{name} {ctx.client_id}"
+
+    @server.tool
+    async def account(owner: str, made: str = Depends(_account, user=CallArgument("owner"), plan="pro")) -> str:
+        return made
+
+    async with Client(server) as client:
+        assert (await client.call_tool("look", {"name": "x"})).data == "x None"
+        assert (await client.call_tool("account", {"owner": "ann"})).data == "ann pro"
+
+
+def _account(user: str, plan: str) -> str:
+    return f"{user} {plan}"
+
+
+# The low-level server
+
+
+async def test_a_low_level_server_answers_with_its_own_functions() -> None:
+    async def list_tools(ctx: Any, params: Any) -> Any:
+        return {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
+
+    async def call_tool(ctx: Any, params: Any) -> Any:
+        return {"content": [{"type": "text", "text": f"{params.name} {params.arguments}"}]}
+
+    server = LowLevelServer("s", on_list_tools=list_tools, on_call_tool=call_tool)
+    for revision in (LATEST, V2025_06_18):
+        async with Client(server, revision=revision) as client:
+            assert [one.name for one in await client.list_tools()] == ["add"]
+            assert (await client.call_tool("add", {"a": 1})).content[0].text == "add {'a': 1}"
+            with pytest.raises(ProtocolError, match="does not declare prompts"):
+                await client.list_prompts()
+
+
+async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
+    server = LowLevelServer("s", version="1.2")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+    @server.list_tools()
+    async def tools() -> list[Any]:
+        return [{"name": "add", "inputSchema": schema}]
+
+    @server.call_tool()
+    async def call(name: str, arguments: dict[str, Any]) -> list[Any]:
+        assert server.request_context.request_id is not None
+        return [TextContent(text=f"{name} {arguments['a']}")]
+
+    @server.list_resources()
+    async def resources() -> list[Any]:
+        return [{"uri": "a://b", "name": "b"}]
+
+    @server.read_resource()
+    async def read(uri: str) -> Any:
+        return [ReadResourceContents(content=f"at {uri}", mime_type="text/plain")]
+
+    @server.list_prompts()
+    async def prompts() -> list[Any]:
+        return [{"name": "p"}]
+
+    @server.get_prompt()
+    async def prompt(name: str, arguments: dict[str, str]) -> Any:
+        return {"messages": [{"role": "user", "content": {"type": "text", "text": name}}]}
+
+    async with Client(server) as client:
+        assert (await client.call_tool("add", {"a": 1})).content[0].text == "add 1"
+        with pytest.raises(ToolError, match="Invalid arguments"):
+            await client.call_tool("add", {"a": "x"})
+        assert (await client.read_resource("a://b"))[0].text == "at a://b"
+        assert (await client.get_prompt("p")).messages[0].content.text == "p"
+        assert [one.uri for one in await client.list_resources()] == ["a://b"]
+
+
+async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
+    async def inner(x: int) -> str:
+        return f"{x}!"
+
+    def outer(x: int) -> str:
+        return inner(x)  # type: ignore[return-value]
+
+    async with Client(Server("s", tools=[outer])) as client:  # type: ignore[call-arg]
+        assert (await client.call_tool("outer", {"x": 3})).data == "3!"

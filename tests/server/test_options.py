@@ -35,8 +35,8 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a Resource": (
         lambda: Resource(hello, "a://b", zzz=1),
-        "a resource has no option 'zzz'; there are annotations, description, icons, inline, meta, mime_type, name, "
-        "size, tags, title",
+        "a resource has no option 'zzz'; there are annotations, auth, description, icons, inline, meta, mime_type, "
+        "name, security, size, tags, title",
     ),
     "a server": (
         lambda: Server("x", instruction="y"),

@@ -453,7 +453,7 @@ async def test_a_pipe_is_not_waited_for(folder: Path) -> None:
         ("x", "# No frontmatter\n", "line 1: expected frontmatter"),
         ("x", "---\nname: x\n---\n", "description must be a text"),
         ("x", "---\nname: x\ndescription: ''\n---\n", "description must be a text"),
-        ("x", "---\ndescription: d\n---\n", "name must be"),
+        ("X", "---\ndescription: d\n---\n", "name must be"),
         ("x", "---\nname: 5\ndescription: d\n---\n", "name must be"),
         ("x", "---\nname: y\ndescription: d\n---\n", "the name is 'y', but the directory 'x'"),
         ("x", "---\nname: x\ndescription: use: it\n---\n", "line 3: a text with a colon"),

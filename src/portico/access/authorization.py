@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec import Struct, field
 
 from portico.access.face import settings as face_settings
 from portico.access.face.face import Face
-from portico.access.face.verifier import FaceVerifier
+from portico.access.face.verifier import FaceVerifier, is_revoked
 from portico.access.secrets import Secrets
 from portico.auth.resource import Proving, ResourceServer
 from portico.auth.verifiers.certificates import CertificateVerifier
@@ -133,7 +134,7 @@ def apply(server: Server, settings: AuthorizationSettings) -> None:
         face_settings.let_connect(server, settings.login, _names(settings, "login")[0], settings.claims.id)
     server.auth = auth = resource_of(settings, server, face)
     if face is not None:
-        face.on_revoked = auth.forget
+        face.on_revoked = partial(auth.revoke, partial(is_revoked, face))
 
 
 def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:

@@ -49,6 +49,11 @@ class ExpectTable(TypedDict, total=False):
 ExpectTable.__annotations__["as"] = str
 
 
+# What every face has, and what is said of scripts that no rule allows.
+FIND_TOOLS = Owned("faces", "find_tools")
+SCRIPTS = 'scripts, also those of the code face, need a rule of their own: tool = "code.*"'
+
+
 class AskedRule(Struct, frozen=True):
     """A question to rules: who asks for what."""
 
@@ -98,9 +103,11 @@ def asked(
 def judge(rules: AccessRules, about: AskedRule) -> RuleVerdict:
     """What comes of a call, with the rule that decides and what else is required."""
     call, kind, owned, arguments = about.call, about.kind, about.owned, about.arguments
+    if kind == "tool" and owned == FIND_TOOLS:
+        return RuleVerdict("allow", ["find_tools gives no more than what its caller is shown, and needs no rule"])
     why = rules.explain(call, kind, owned, arguments)
     if not rules.decide(call, kind, owned, arguments).allowed:
-        return RuleVerdict("deny", why)
+        return RuleVerdict("deny", [*why, SCRIPTS] if kind == "tool" and owned.owner == "code" else why)
     try:
         questions = rules.require(call, kind, owned, arguments)
     except InsufficientScope as refusal:

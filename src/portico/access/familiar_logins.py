@@ -141,6 +141,24 @@ class AWSCognitoProvider(LoginProvider):
         return {"issuer": f"https://cognito-idp.{region}.amazonaws.com/{self._must('user_pool_id')}"}
 
 
+class ClerkProvider(LoginProvider):
+    """People log in at Clerk."""
+
+    def login(self, more: dict[str, Any]) -> dict[str, Any]:
+        return {"issuer": f"https://{self._must('domain').removeprefix('https://').rstrip('/')}"}
+
+
+class HuggingFaceProvider(LoginProvider):
+    """People log in at Hugging Face."""
+
+    def login(self, more: dict[str, Any]) -> dict[str, Any]:
+        return {"issuer": "https://huggingface.co"}
+
+
+class OCIProvider(OIDCProxy):
+    """People log in at an identity domain of Oracle's cloud."""
+
+
 class KeycloakAuthProvider(LoginProvider):
     """People log in at a realm of Keycloak."""
 

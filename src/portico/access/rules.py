@@ -192,6 +192,10 @@ class AccessRules:
         named = [one for one in both if one.about != Selection()]
         return [one.name for one in named if not any(one.means(kind, owned) for kind, owned in there)]
 
+    def allows_some(self, kind: Kind, owned: Owned) -> bool:
+        """Whether some caller may have it."""
+        return self._default.allow or any(one.allow and not one.shadow and one.means(kind, owned) for one in self.rules)
+
     def explain(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> list[str]:
         """How a decision comes about, rule by rule, down to the one that decides."""
         local = call.principal is None and call.address is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from portico.auth.resource import ResourceServer
 from portico.auth.verifiers.credentials import Fetcher, RequestCredentials, TokenInvalid, Verified
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
+from portico.auth.verifiers.several import Verifiers
 from portico.auth.verifiers.signatures import SignedToken, pem_key
 from portico.wire.errors import UsageError
 
@@ -143,16 +145,23 @@ class JWTVerifier(FamiliarAuth):
         base_url: str | None = None,
         **_: Any,
     ) -> None:
-        if issuer is None:
-            raise UsageError("JWTVerifier needs issuer: tokens of all issuers would be good")
-        algorithms = ALGORITHMS if algorithm is None else (algorithm,)
-        keys = None if public_key is None else _GivenKey(pem_key(public_key, algorithm or "RS256"))
-        self._made = JwtVerifier(str(issuer), audience=audience, algorithms=algorithms, jwks_uri=jwks_uri, keys=keys)
+        self._issuer, self._key, self._jwks_uri, self._algorithm = issuer, public_key, jwks_uri, algorithm
+        self.required_scopes = list(required_scopes or ())
         self._required, self._audience, self._home = required_scopes or (), audience, base_url
+
+    def _verifier(self) -> JwtVerifier:
+        """Made when the server is opened, as everything about logins is."""
+        if self._issuer is None:
+            raise UsageError("JWTVerifier needs issuer: tokens of all issuers would be good")
+        algorithms = ALGORITHMS if self._algorithm is None else (self._algorithm,)
+        keys = None if self._key is None else _GivenKey(pem_key(self._key, self._algorithm or "RS256"))
+        return JwtVerifier(
+            str(self._issuer), audience=self._audience, algorithms=algorithms, jwks_uri=self._jwks_uri, keys=keys
+        )
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         return ResourceServer(
-            self._made, required=self._required, audience=self._audience, public_url=_origin(self._home)
+            self._verifier(), required=self._required, audience=self._audience, public_url=_origin(self._home)
         )
 
 
@@ -203,6 +212,116 @@ class RemoteAuthProvider(FamiliarAuth):
             scopes_supported=self._scopes,
             name=self._name,
         )
+
+
+class MultiAuth(FamiliarAuth):
+    """Tokens of several kinds: those of a login, and those that one of the verifiers knows."""
+
+    def __init__(
+        self,
+        *,
+        server: Any = None,
+        verifiers: Any = (),
+        base_url: Any = None,
+        required_scopes: Collection[str] | None = None,
+        **_: Any,
+    ) -> None:
+        self._login = server
+        self._verifiers = list(verifiers) if isinstance(verifiers, list | tuple) else [verifiers]
+        self._home, self._required = base_url, required_scopes or ()
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        others = [verifier_of(one) for one in self._verifiers]
+        if self._login is None:
+            return ResourceServer(others, required=self._required, public_url=_origin(self._home))
+        made: ResourceServer = self._login.resource_for(server, verifier)
+        made.verifier = Verifiers([made.verifier, *others])
+        return made
+
+
+class DebugTokenVerifier(TokenVerifier):
+    """Every token that is not empty is good, or those of which `validate(token)` says so: for trying things out."""
+
+    def __init__(
+        self,
+        validate: Any = None,
+        client_id: str = "debug-client",
+        scopes: Collection[str] | None = None,
+        required_scopes: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(None, required_scopes)
+        self._validate, self._client, self._scopes = validate, client_id, list(scopes or ())
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        good = bool(token) if self._validate is None else self._validate(token)
+        if isawaitable(good):
+            good = await good
+        return AccessToken(token=token, client_id=self._client, scopes=self._scopes) if good else None
+
+
+class IssuerAuth(FamiliarAuth):
+    """Tokens of an authorization server that knows by itself what clients need: a subclass says which it is."""
+
+    def __init__(self, *, base_url: Any = None, required_scopes: Collection[str] | None = None, **more: Any) -> None:
+        self._home, self._required, self._more = base_url, required_scopes or (), more
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        raise NotImplementedError
+
+    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+        issuer = self.issuer(self._more)
+        verifiers = issuer if verifier is None else verifier_of(verifier)
+        home = _origin(self._home)
+        return ResourceServer(
+            verifiers, required=self._required, public_url=home, authorization_servers=[issuer.rstrip("/")]
+        )
+
+    def _url(self, name: str) -> str:
+        if not self._more.get(name):
+            raise UsageError(f"{type(self).__name__} needs {name}")
+        return str(self._more[name]).rstrip("/")
+
+
+class AuthKitProvider(IssuerAuth):
+    """Tokens of an AuthKit domain of WorkOS."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return self._url("authkit_domain")
+
+
+class ScalekitProvider(IssuerAuth):
+    """Tokens of a Scalekit environment."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return self._url("environment_url")
+
+
+class SupabaseProvider(IssuerAuth):
+    """Tokens of a Supabase project."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return self._url("project_url") + "/auth/v1"
+
+
+class PropelAuthProvider(IssuerAuth):
+    """Tokens of PropelAuth."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return self._url("auth_url")
+
+
+class DescopeProvider(IssuerAuth):
+    """Tokens of Descope."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return self._url("config_url").removesuffix("/.well-known/openid-configuration")
+
+
+class AzureJWTVerifier(IssuerAuth):
+    """Tokens of Microsoft, of the tenant `tenant_id`."""
+
+    def issuer(self, more: Mapping[str, Any]) -> str:
+        return f"https://login.microsoftonline.com/{self._url('tenant_id')}/v2.0"
 
 
 class AuthSettings(FamiliarAuth):

@@ -155,6 +155,8 @@ class ResourceServer:
         # By the hashes of what was shown.
         self.remembered: dict[bytes, Remembered] = {}
         self._waiting: dict[bytes, asyncio.Task[Verified]] = {}
+        # Told which principals are none any more: what they listen to ends.
+        self.on_revoked: list[Callable[[Callable[[Any], bool]], None]] = []
 
     # Where it is
 
@@ -294,6 +296,12 @@ class ResourceServer:
         for one in self.remembered.values():
             one.until = 0.0
         self.remembered.clear()
+
+    def revoke(self, revoked: Callable[[Any], bool]) -> None:
+        """What such principals were let in by is taken back."""
+        self.forget()
+        for tell in self.on_revoked:
+            tell(revoked)
 
     def proven(self, verified: Verified, scheme: str, proof: Proof | None) -> tuple[str, float] | None:
         """Whether who shows the token may: what is bound to a key needs a proof, and what is not needs none.

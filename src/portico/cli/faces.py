@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +11,10 @@ from typing import Any
 
 from portico._lazy import load_module
 from portico.cli.data import store_url
+from portico.server.guard import Kind, Owned
 from portico.server.server import FaceChoice, Server
+
+log = logging.getLogger("portico")
 
 # Where each face is.
 FACES = {
@@ -18,43 +22,72 @@ FACES = {
     "code": ("portico.services.code", "CodeFace"),
 }
 
+# The tools that they add, as rules know them.
+TOOLS: list[tuple[Kind, Owned]] = [
+    *(("tool", Owned("code", name)) for name in ("run", "describe_tools", "run_saved", "forget_saved")),
+    ("tool", Owned("faces", "find_tools")),
+]
+
 
 def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
-    """Offer the faces of a server beside it, over HTTP, and show one in its place: the one of the command line, or else
-    what a file says."""
+    """Offer the faces of a server and of its views beside them, over HTTP, and show one in its place: the one of the
+    command line, or else what a file says."""
     if arguments.transport == "http":
-        for name in FACES:
-            # Below the server's own path: what is in front of it may pass on nothing else.
-            path = f"{arguments.path.rstrip('/')}/{name}"
-            if path not in server.endpoints():
-                _offer(
-                    server, name, path, partial(_made, name, server, arguments, said, [] if said.brief else said.always)
-                )
+        views = {one.settings.path: one for one in getattr(server, "views", {}).values()}
+        for path, part in {arguments.path: server, **views}.items():
+            _offer_beside(server, part, path, arguments, said)
+    # What is listed by default is not what was asked for.
+    chosen = said if arguments.face is None or not said.brief else FaceChoice()
     wanted = arguments.face or said.name
-    if wanted not in (None, "all"):
-        # What is listed by default is not what was asked for.
-        chosen = said if arguments.face is None or not said.brief else FaceChoice()
-        name = "search" if wanted == "auto" else wanted
-        face = _made(name, server, arguments, said, chosen.always, **({"brief": True} if chosen.brief else {}))
-        server.front = load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
-        server.hold(face.desk.lifespan)
+    if arguments.view is None and wanted not in (None, "all"):
+        server.front = worn(wanted, server, server, arguments, said, chosen)
 
 
-def _offer(server: Server, name: str, path: str, make: Callable[[], Any]) -> None:
+def worn(
+    wanted: str, server: Server, part: Any, arguments: argparse.Namespace, said: FaceChoice, chosen: FaceChoice
+) -> Any:
+    """What clients meet in place of a server, or of a view of it."""
+    name = "search" if wanted == "auto" else wanted
+    # Rules are loaded where there are some.
+    allows_some = getattr(getattr(server.protection, "guard", None), "allows_some", None)
+    if name == "code" and allows_some is not None and not allows_some("tool", Owned("code", "run")):
+        log.warning('no rule allows scripts, so this face can only find tools: one with tool = "code.*" would')
+    brief = {"brief": True} if chosen.brief else {}
+    face = _made(name, server, part, arguments, said, chosen.always, **brief)
+    server.hold(face.desk.lifespan)
+    return load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
+
+
+def _offer_beside(server: Server, part: Any, path: str, arguments: argparse.Namespace, said: FaceChoice) -> None:
+    """Below its own path: what is in front of it may pass on nothing else."""
+    for name in FACES:
+        below = f"{path.rstrip('/')}/{name}"
+        if below not in server.endpoints():
+            always = [] if said.brief else said.always
+            _offer(server, name, below, partial(_made, name, server, part, arguments, said, always), part)
+
+
+def _offer(server: Server, name: str, path: str, make: Callable[[], Any], part: Any = None) -> None:
     """It is loaded by the first client that wants it."""
     # Scripts need a jail that other systems do not have: there this face is for no one.
     if name != "code" or sys.platform == "linux":
-        face = load_module("portico.faces.late").LateFace(server, name, make)
+        face = load_module("portico.faces.late").LateFace(part or server, name, make)
         server.add_endpoint(path, face)
         server.hold(face.lifespan)
 
 
 def _made(
-    name: str, server: Server, arguments: argparse.Namespace, said: FaceChoice, always: Sequence[str], **options: Any
+    name: str,
+    server: Server,
+    part: Any,
+    arguments: argparse.Namespace,
+    said: FaceChoice,
+    always: Sequence[str],
+    **options: Any,
 ) -> Any:
     if name == "code":
         # A run that was cut off goes on after a restart, so it is kept where the data of this server is.
         kept = server.store or store_url(arguments.store, arguments.data, server.info.name)
         options |= {"store": kept, **said.code}
     module, kind = FACES[name]
-    return getattr(load_module(module), kind)(server, always=always, **options)
+    return getattr(load_module(module), kind)(part, always=always, **options)

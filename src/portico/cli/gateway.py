@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from portico.access.rules import AccessRules
 from portico.auth.addresses import names_loopback
-from portico.cli import local_token
+from portico.cli import faces, local_token
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
 from portico.cli.printable import one_line
@@ -73,7 +73,7 @@ def _idle_rules(gateway: Gateway) -> list[str]:
     guard = None if gateway.protection is None else gateway.protection.guard
     if not isinstance(guard, AccessRules):
         return []
-    return [f"{name} means nothing that is there" for name in guard.idle(gateway.everything())]
+    return [f"{name} means nothing that is there" for name in guard.idle([*gateway.everything(), *faces.TOOLS])]
 
 
 def _is_well(state: dict[str, Any]) -> bool:

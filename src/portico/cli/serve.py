@@ -131,7 +131,7 @@ def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str
         raise UsageError(f"there is no view {arguments.view!r} in {arguments.target or 'this server'}; {known}")
     view: Any = views[arguments.view]
     if arguments.face not in (None, "all"):
-        raise UsageError("--face and --view do not go together: a view is a part of a gateway already")
+        view = faces.worn(arguments.face, server, view, arguments, server.faces, server.faces)
     stdio.run(view, server.lifespan, **options)
 
 

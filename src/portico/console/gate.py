@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,13 +30,15 @@ KEY_HEADER = b"portico-console"
 TOKEN_SECONDS = 24 * 3600.0
 SESSION_SECONDS = 24 * 3600.0
 LONGEST_TOKEN = 16 * 1024
+MOST_SHOWN = 1000
 # Browsers keep no cookie that is longer, with its name and all that is said of it.
 LONGEST_COOKIE = 3800
 
+# Of frames there is that of apps: all other files may not be shown in one.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; frame-src 'none'; require-trusted-types-for 'script'"
+    "frame-ancestors 'none'; frame-src 'self'; require-trusted-types-for 'script'"
 )
 SAFE: Pairs = (
     (b"content-security-policy", _POLICY.encode()),
@@ -105,6 +108,8 @@ class ConsoleGate:
         self._spend = spend
         # The keys of those who have left, until their sessions would have ended.
         self._left: dict[bytes, float] = {}
+        # What those have shown who came with a token, by their keys: it may be taken back from them.
+        self._shown: OrderedDict[bytes, bytes] = OrderedDict()
 
     # Links
 
@@ -153,15 +158,15 @@ class ConsoleGate:
         """The part of it that is about who, and not about from where."""
         if request.hops:
             # Another process has looked at the cookie, which it keeps to itself; who has left is known here.
-            return self._unknown() if request.headers.get(KEY_HEADER, b"") in self._left else None
+            return self.unknown() if request.headers.get(KEY_HEADER, b"") in self._left else None
         visitor = self.visitor(request)
         if visitor is None:
-            return self._unknown()
+            return self.unknown()
         request.principal, request.until = visitor.principal, visitor.until
         return None
 
-    def _unknown(self, text: str = "Sign in first") -> Answer:
-        error = {"code": -32600, "message": text, "data": {"how": self.how}}
+    def unknown(self) -> Answer:
+        error = {"code": -32600, "message": "Sign in first", "data": {"how": self.how, "scope": self.access.scope}}
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
         return Answer(401, _PRIVATE, body)
 
@@ -186,7 +191,8 @@ class ConsoleGate:
             token = msgspec.json.decode(request.body, type=_Login).token
         except msgspec.DecodeError:
             return _says(400, "a login is an object with a token")
-        visitor = await self._welcome(token, request) if 0 < len(token) <= LONGEST_TOKEN else None
+        bearer = b"Bearer " + token.encode() if _is_token(token) else b""
+        visitor = await self._welcome(token, bearer, request) if bearer else None
         if visitor is None:
             return _says(401, "this token is not good here, or was used before")
         try:
@@ -200,25 +206,42 @@ class ConsoleGate:
         about = f"Path=/console; Max-Age={int(visitor.until - time.time())}; HttpOnly; SameSite=Strict"
         about += "; Secure" if request.secure else ""
         headers = (*_PRIVATE, (b"set-cookie", b"%b=%b; %b" % (_cookie_name(request), cookie.encode(), about.encode())))
-        return Answer(200, headers, msgspec.json.encode({"key": self._signature("key", visitor.id)}))
+        key = self._signature("key", visitor.id)
+        if visitor.principal is not None:
+            self._shown[key.encode()] = bearer
+            if len(self._shown) > MOST_SHOWN:
+                self._shown.popitem(last=False)
+        return Answer(200, headers, msgspec.json.encode({"key": key}))
 
-    async def _welcome(self, token: str, request: Request) -> PageVisitor | None:
+    async def _welcome(self, token: str, bearer: bytes, request: Request) -> PageVisitor | None:
+        principal, ends = await self._identified(bearer, request)
+        # Only a link is for the owner: who has a token has it for what it may do at the endpoint.
+        if principal is None and (self.access.scope is not None or not await self._is_link(token)):
+            return None
         until = time.time() + SESSION_SECONDS
-        if not token.isascii() or not token.isprintable() or " " in token:
-            return None
-        bearer = b"Bearer " + token.encode()
+        return PageVisitor(secrets.token_urlsafe(12), min(until, ends or until), principal)
+
+    async def _identified(self, bearer: bytes, request: Request) -> tuple[Principal | None, float | None]:
+        """Whom a token is good for here, and until when."""
         if self.access.scope is None:
-            known = None if self.tokens is None else self.tokens.verify(bearer)
-            # Only a link is for the owner: who has a token has it for what it may do at the endpoint.
-            return PageVisitor(secrets.token_urlsafe(12), until, known) if known or await self._is_link(token) else None
+            return (None if self.tokens is None else self.tokens.verify(bearer)), None
         if self.identify is None:
-            return None
+            return None, None
         headers = type(request.headers)({**request.headers, b"authorization": bearer})
-        shown = msgspec.structs.replace(request, headers=headers, body=b"", principal=None)
+        shown = msgspec.structs.replace(request, headers=headers, query="", body=b"", principal=None)
         principal = await self.identify(shown)
         if not isinstance(principal, Principal) or principal.lacks({self.access.scope}):
-            return None
-        return PageVisitor(secrets.token_urlsafe(12), min(until, shown.until or until), principal)
+            return None, None
+        return principal, shown.until
+
+    async def stands(self, request: Request) -> bool:
+        """Whether the token that a visitor came with is still good for the same person. It is known where they have
+        signed in, which is the process that all requests of the page are sent to."""
+        if request.principal is None:
+            return True
+        bearer = self._shown.get(request.headers.get(KEY_HEADER, b""))
+        principal = None if bearer is None else (await self._identified(bearer, request))[0]
+        return principal is not None and principal.identity == request.principal.identity
 
     async def _is_link(self, token: str) -> bool:
         text = self._verified("token", token)
@@ -233,8 +256,13 @@ class ConsoleGate:
         if request.hops or self.visitor(request) is not None:
             kept = {key: until for key, until in self._left.items() if until > now}
             self._left = {**kept, request.headers.get(KEY_HEADER, b""): now + SESSION_SECONDS}
+            self._shown.pop(request.headers.get(KEY_HEADER, b""), None)
         gone = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
         return Answer(204, ((b"set-cookie", gone), (b"cache-control", b"no-store"), *SAFE))
+
+
+def _is_token(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_TOKEN and text.isascii() and text.isprintable() and " " not in text
 
 
 class _Login(Struct):

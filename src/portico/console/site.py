@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
+from portico.console.frame import FRAME, frame
 from portico.console.gate import APART, TOKEN_SECONDS, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
 from portico.store.folder import data_directory
 from portico.transport.http.endpoint import Endpoint
 from portico.transport.http.exchange import Exchange
-from portico.transport.http.pages import PageRoute
+from portico.transport.http.pages import LONGEST_FORM, Page, PageRoute
 from portico.transport.http.response import TEXT, Answer, Request, ResponseWriter, Traffic
 from portico.transport.loops import HeldLifespan
 
@@ -51,13 +52,16 @@ class ConsoleSite:
         self._held: HeldLifespan | None = None
         self._opening = asyncio.Lock()
         self._waiting: set[asyncio.Task[None]] = set()
+        # Made for the first who signs in.
+        self._login: Page | None = None
 
     def pages(self, taken: Callable[[str], bool]) -> list[PageRoute]:
         """Everything but the endpoint is a page like any other. `/` is ours unless the server has a page there."""
         files, visit, post = PageFiles(), self.gate.refuse_visit, self.gate.refuse_post
         pages = [
             PageRoute("GET", PATH, files.file, prefix=True, judge=visit),
-            PageRoute("POST", "/console/login", self.gate.login, judge=post),
+            PageRoute("GET", FRAME, frame, judge=visit),
+            PageRoute("POST", "/console/login", judge=post, streamed=self._sign_in),
             PageRoute("POST", "/console/logout", judge=post, streamed=self._sign_out),
             PageRoute("POST", ENDPOINT, judge=self.gate.refuse_call, streamed=self._answer),
         ]
@@ -97,6 +101,19 @@ class ConsoleSite:
         if others is None or not others.send_to_first(request, writer, here):
             here()
 
+    def _sign_in(self, request: Request, writer: ResponseWriter) -> None:
+        """In the process that will be asked, which remembers who came with what."""
+        if request.hops or len(request.body) <= LONGEST_FORM:
+            self._by_first(request, writer, lambda: self._later(writer, self._login_here(request, writer)))
+        else:
+            writer.answer(Answer(413, TEXT, b"Content too large\n"))
+
+    async def _login_here(self, request: Request, writer: ResponseWriter) -> None:
+        if self._login is None:
+            pacing = load_module("portico.access.face.pacing")
+            self._login = pacing.AddressPace(pacing.LOGINS).around(self.gate.login)
+        writer.answer(await self._login(request))
+
     def _sign_out(self, request: Request, writer: ResponseWriter) -> None:
         if not request.hops and self.gate.visitor(request) is None:
             writer.answer(self.gate.logout(request))
@@ -104,23 +121,31 @@ class ConsoleSite:
             self._by_first(request, writer, lambda: writer.answer(self.gate.logout(request)))
 
     def _answer_here(self, request: Request, writer: ResponseWriter) -> None:
-        if self._endpoint is not None:
+        if self._endpoint is not None and request.principal is None:
             self._endpoint.post(request, writer)
-            return
-        task = asyncio.get_running_loop().create_task(self._answer_first(request, writer))
+        else:
+            self._later(writer, self._answer_later(request, writer))
+
+    def _later(self, writer: ResponseWriter, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("the console cannot answer")
+                writer.answer(Answer(500, TEXT, b"Internal error\n"))
+
+        task = asyncio.get_running_loop().create_task(guarded())
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
         writer.on_close = task.cancel  # type: ignore[assignment]
 
-    async def _answer_first(self, request: Request, writer: ResponseWriter) -> None:
-        try:
-            async with self._opening:
-                if self._endpoint is None:
-                    self._endpoint = await self._opened(request)
-        except Exception:
-            log.exception("the console cannot be opened")
-            writer.answer(Answer(500, TEXT, b"Internal error\n"))
+    async def _answer_later(self, request: Request, writer: ResponseWriter) -> None:
+        if not await self.gate.stands(request):
+            writer.answer(self.gate.unknown())
             return
+        async with self._opening:
+            if self._endpoint is None:
+                self._endpoint = await self._opened(request)
         writer.on_close = None
         self._endpoint.post(request, writer)
 

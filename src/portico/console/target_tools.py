@@ -93,7 +93,7 @@ class TargetService(Service):
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
             weights = weights_of(items)
-            answer |= {"weights": weights, "weight": sum(weights.values())}
+            answer |= {"weights": weights, "weight": sum(weights.values()), "owners": found.tool_owners()}
             if as_principal is None:
                 self._recognise(found, items)
         return shown(answer)
@@ -151,9 +151,15 @@ class TargetService(Service):
         return await self._run(ctx, target, "tools/call", params, timeout, as_principal)
 
     @tool
-    async def read_resource(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
+    async def read_resource(
+        self,
+        target: str,
+        uri: str,
+        as_principal: AsPrincipal | None = None,
+        ctx: Context = None,  # type: ignore[assignment]
+    ) -> ToolResult:
         """Read a resource of a target."""
-        return await self._run(ctx, target, "resources/read", {"uri": uri})
+        return await self._run(ctx, target, "resources/read", {"uri": uri}, other=as_principal)
 
     @tool
     async def get_prompt(

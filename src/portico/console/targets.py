@@ -27,6 +27,7 @@ from portico.console.wirelog import WireLog
 from portico.rpc.call import Call, Handler, members
 from portico.transport import modules
 from portico.wire import notices
+from portico.wire.apps import SHOWN
 from portico.wire.errors import Error, MethodNotFound, ToolError, UsageError
 from portico.wire.meta import Implementation, ServerCapabilities
 from portico.wire.notices import MessageParams
@@ -162,7 +163,8 @@ class ConsoleTarget:
             place, revision=revision, undeclared=True, name=CONSOLE_NAME, version=__version__,
             sampling_handler=sampling, elicitation_handler=eliciting, elicitation_modes=MODES, sampling_tools=True,
             roots=[], log_handler=partial(self._logged, asker), log_level="debug", message_handler=self._heard,
-            timeout=None, retries=1, validate=False, trace=self._trace, **options,
+            timeout=None, retries=1, validate=False, trace=self._trace, extensions=SHOWN,
+            **options,
         )  # fmt: skip
         client.inputs = PageInputs(partial(self._roots, asker), sampling, eliciting, modes=MODES, sampling_tools=True)
         return client
@@ -299,6 +301,11 @@ class ConsoleTarget:
             return outcome
         finally:
             del self.runs[id]
+
+    def tool_owners(self) -> dict[str, tuple[str, str]]:
+        """Whose each tool is, where this is a gateway of our own."""
+        owners = getattr(self.place, "tool_owners", None) if isinstance(self.place, Within) else None
+        return {} if owners is None else owners()
 
     async def listed(self, kind: Listed) -> list[dict[str, Any]]:
         """All entries of a list, as they are on the wire."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import CoroutineType
 from typing import Any
 
@@ -26,6 +27,7 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.meta import Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import LATEST
+from portico.wire.tasks import EXTENSION
 from portico.wire.tools import Tool as Definition
 
 # Pages that were put together of our own tools and of those that are always shown.
@@ -33,7 +35,8 @@ MOST_KEPT = 64
 # Whose its own tools are that come from no service, and those that give no more than the server's list does.
 FACES = "faces"
 LISTING = frozenset({"find_tools"})
-TASKS = "io.modelcontextprotocol/tasks"
+# What Claude Code looks for in a tool that it should not defer: what finds other tools need not be found itself.
+ALWAYS_LOAD = "anthropic/alwaysLoad"
 
 
 class _ShownPage(Struct):
@@ -79,6 +82,8 @@ class ServerFace:
         # What is answered here in place of the desk, by the name of the tool.
         self.answers: dict[str, Answer] = {}
         self.start_server: Callable[[Call], Any] = about.start
+        # Puts the server's middleware around what is answered here.
+        self._answer_with: Callable[[Answer, Call], Any] = getattr(server, "answer_with", _answer_plainly)
         self._kept: dict[tuple[Any, ...], _ShownPage] = {}
         self._listed: dict[bool, tuple[Sequence[Any], Sequence[Definition]]] = {}
 
@@ -90,7 +95,7 @@ class ServerFace:
         if call.method == "tools/call":
             return self._call_tool(call)
         if call.method == "tools/list":
-            return self._list(call)
+            return self._answer_with(self._list, call)
         return self.start_server(call) if call.method != "server/discover" else self._discover(call)
 
     def _call_tool(self, call: Call) -> Any:
@@ -109,6 +114,9 @@ class ServerFace:
         return Owned(getattr(self.desk.registry.by_name[name], "owner", "") or FACES, name)
 
     def answer_own(self, call: Call, kind: Kind, owned: Owned, *, decided: bool = True) -> Any:
+        return self._answer_with(partial(self._answer_protected, kind, owned, decided), call)
+
+    def _answer_protected(self, kind: Kind, owned: Owned, decided: bool, call: Call) -> Any:
         protection = getattr(self.server, "protection", None)
         if protection is None:
             return self.desk.start(call)
@@ -143,14 +151,16 @@ class ServerFace:
     def _definitions(self) -> Sequence[Definition]:
         """Our own tools; those that pass calls on may become a task wherever the server has tasks."""
         able = self.capabilities
-        tasks = TASKS in (able.extensions or {} if isinstance(able, ServerCapabilities) else {})
+        tasks = EXTENSION in (able.extensions or {} if isinstance(able, ServerCapabilities) else {})
         own = self.desk.tools.definitions
         kept = self._listed.get(tasks)
         if kept is None or kept[0] is not own:
-            execution = {"taskSupport": "optional"}
-            shown = [replace(one, execution=execution) if tasks and one.name in self.answers else one for one in own]
-            kept = self._listed[tasks] = (own, shown)
+            kept = self._listed[tasks] = (own, [self._listed_as(one, tasks) for one in own])
         return kept[1]
+
+    def _listed_as(self, own: Definition, tasks: bool) -> Definition:
+        own = replace(own, meta={**(own.meta or {}), ALWAYS_LOAD: True})
+        return replace(own, execution={"taskSupport": "optional"}) if tasks and own.name in self.answers else own
 
     async def _with_always(self, call: Call, page: Raw) -> Raw:
         sources = (page, *await self.seen.pages(call, call.revision or LATEST))
@@ -224,6 +234,10 @@ class ServerFace:
 
     def measures(self) -> Sequence[str]:
         return members(self.server).measures()
+
+
+def _answer_plainly(answer: Answer, call: Call) -> Any:
+    return answer(call)
 
 
 def _without_output(entry: Raw) -> Raw:

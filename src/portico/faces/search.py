@@ -59,7 +59,7 @@ class SearchFace(ServerFace):
         wanted = _wanted(call.typed())
         if wanted is None:
             # The desk says what is wrong with the arguments.
-            return self.desk.start(call)
+            return self._answer_with(self.desk.start, call)
         inner = _renamed(call, wanted)
         try:
             result = self.start_server(inner)

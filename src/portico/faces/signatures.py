@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from portico.schema import Schema
 from portico.schema.reader import definitions_of, properties_of, resolved
-from portico.schema.shapes import (
-    Array,
-    Basic,
-    Literals,
-    Member,
-    Model,
-    ModelWriter,
-    Reference,
-    Tuple,
-    Type,
-    literal,
-)
-from portico.schema.shapes import Mapping as MappingType
+from portico.schema.shapes import Member, Model, ModelWriter, TypeWriter, literal
 from portico.wire.tools import WRAPPED
 
 # How much of a nested object is written, and of a list of values.
@@ -30,25 +18,15 @@ LONGEST_DEFAULT = 40
 LONGEST_RESULT = 200
 LONGEST = 2000
 
-_BASIC = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "object": "dict",
-    "any": "Any",
-}
-
 
 def signature(name: str, input_schema: Schema, output_schema: Schema | None = None) -> str:
     """What a tool takes and gives, in the types of Python."""
     models: list[Model] = []
     arguments = ModelWriter(input_schema, "", set(), models).arguments()
-    by_name = {one.name: one for one in models}
+    writer = LineWriter({one.name: one for one in models})
     defaults = _defaults(input_schema)
     members = sorted(arguments.members, key=lambda member: not member.required)
-    taken = ", ".join(_parameter(one, by_name, defaults) for one in members)
+    taken = ", ".join(_parameter(one, writer, defaults) for one in members)
     more = ", **more" if arguments.is_open and "additionalProperties" in input_schema else ""
     said = printable(f"{name}({taken}{more if taken else more[2:]})")
     return f"{said if len(said) <= LONGEST else f'{said[:LONGEST]}…)'}{_result(output_schema)}"
@@ -64,8 +42,7 @@ def _result(schema: Schema | None) -> str:
         return ""
     models: list[Model] = []
     found = ModelWriter(_unwrapped(schema), "", set(), models).result()
-    said = written(found, {one.name: one for one in models})
-    said = printable(said)
+    said = printable(LineWriter({one.name: one for one in models}).write(found))
     return f" -> {said if len(said) <= LONGEST_RESULT else f'{said[:LONGEST_RESULT]}…'}"
 
 
@@ -81,8 +58,8 @@ def _defaults(schema: Schema) -> dict[str, Any]:
     return {name: one["default"] for name, one in known if "default" in one}
 
 
-def _parameter(member: Member, models: Mapping[str, Model], defaults: Mapping[str, Any]) -> str:
-    said = f"{member.name}: {written(member.type, models)}"
+def _parameter(member: Member, writer: LineWriter, defaults: Mapping[str, Any]) -> str:
+    said = f"{member.name}: {writer.write(member.type)}"
     if member.required:
         return said
     default = literal(defaults[member.name]) if _is_short(defaults.get(member.name, [])) else "…"
@@ -93,34 +70,25 @@ def _is_short(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def written(kind: Type, models: Mapping[str, Model], depth: int = DEEPEST) -> str:
-    """A type as Python has it; objects as their members: `{name: str, age?: int}`."""
-    if isinstance(kind, Basic):
-        return _BASIC[kind.kind]
-    if isinstance(kind, Literals):
-        values = [literal(value) for value in kind.values[:MOST_VALUES]]
-        return " | ".join([*values, "…"] if len(kind.values) > MOST_VALUES else values)
-    if isinstance(kind, Array):
-        return f"list[{written(kind.item, models, depth)}]"
-    if isinstance(kind, Tuple):
-        return f"list[{_either(kind.items, models, depth)}]"
-    if isinstance(kind, MappingType):
-        return f"dict[str, {written(kind.value, models, depth)}]"
-    return (
-        _object(models[kind.name], models, depth)
-        if isinstance(kind, Reference)
-        else _either(kind.options, models, depth)
-    )
+class LineWriter(TypeWriter):
+    """Types on one line: objects as their members, `{name: str, age?: int}`, and values without more ado."""
+
+    basic = {**TypeWriter.basic, "object": "dict"}
+
+    def __init__(self, models: Mapping[str, Model], depth: int = DEEPEST) -> None:
+        super().__init__()
+        self._models, self._depth = models, depth
+
+    def literals(self, values: tuple[Any, ...]) -> str:
+        return " | ".join(_first([literal(value) for value in values[: MOST_VALUES + 1]], MOST_VALUES))
+
+    def model(self, name: str) -> str:
+        if self._depth <= 0:
+            return "dict"
+        inner, members = LineWriter(self._models, self._depth - 1), self._models[name].members[: MOST_MEMBERS + 1]
+        shown = [f"{one.name}{'' if one.required else '?'}: {inner.write(one.type)}" for one in members]
+        return f"{{{', '.join(_first(shown, MOST_MEMBERS))}}}"
 
 
-def _either(kinds: Iterable[Type], models: Mapping[str, Model], depth: int) -> str:
-    found = list(dict.fromkeys(written(one, models, depth) for one in kinds))
-    return "Any" if "Any" in found else " | ".join(found)
-
-
-def _object(model: Model, models: Mapping[str, Model], depth: int) -> str:
-    if depth <= 0:
-        return "dict"
-    shown = model.members[:MOST_MEMBERS]
-    parts = [f"{one.name}{'' if one.required else '?'}: {written(one.type, models, depth - 1)}" for one in shown]
-    return f"{{{', '.join([*parts, '…'] if len(model.members) > MOST_MEMBERS else parts)}}}"
+def _first(parts: list[str], most: int) -> list[str]:
+    return parts if len(parts) <= most else [*parts[:most], "…"]

@@ -32,10 +32,6 @@ log = logging.getLogger("portico")
 MOST_HOPS = 2
 
 
-class Unreachable(Exception):
-    """The worker that has a session lives, and is not reached."""
-
-
 class MaybeDone(Exception):
     """A worker went away with a request, which it may have answered."""
 
@@ -61,6 +57,8 @@ class Delivery:
         self._sessions = sessions
         self._errands = errands
         self._handed: handing.HandedSockets | None = None
+        # Streams by GET that come from others, and pass through here to their clients.
+        self._listening: set[sending.SentRequest] = set()
 
     # To others
 
@@ -80,15 +78,16 @@ class Delivery:
             until=request.until,
             peer=request.peer,
             root=request.root,
+            secure=request.secure,
             hops=request.hops + 1,
             seeks=seeks,
         )
-        if whole and not seeks and isinstance(writer, Turn):
-            handed = await self._hand(target, request, writer)
+        if whole and isinstance(writer, Turn):
+            handed = await self._hand(target, request, writer, seeks)
             if handed is not None:
                 return "answered" if handed else "absent"
         sealed = self._envelopes.seal(envelope, request)
-        outcome = await sending.send(self._folder.path(target), request, writer, sealed)
+        outcome = await sending.send(self._folder.path(target), request, writer, sealed, self._listening)
         if outcome is None:
             outcome = await self._send_far(target, request, writer, sealed)
         if outcome == "lost" and request.method == "POST":
@@ -106,10 +105,12 @@ class Delivery:
         row = await self._rows.worker(target)
         if row is None:
             return None
-        outcome = None if row.address is None else await sending.send(row.address, request, writer, sealed)
+        outcome = None
+        if row.address is not None:
+            outcome = await sending.send(row.address, request, writer, sealed, self._listening)
         if outcome is None and row.lease_until > time.time():
             # It lives, as it has said itself: so its sessions are not to be taken from it.
-            raise Unreachable
+            raise sending.Unreachable("it is on another machine, and PORTICO_ADDRESS says where")
         # Those who are where it was know best.
         return None if outcome == "gone" else outcome
 
@@ -117,21 +118,28 @@ class Delivery:
         """A worker that leaves takes nothing over: another one is to see to it."""
         others = self._folder.others()
         random.shuffle(others)
+        # Those first that take connections: then nothing passes through one that leaves.
+        others.sort(key=lambda other: not handing.is_there(self._folder.path_for_connections(other)))
         for other in others if not request.hops else ():
             if await self.send(other, request, writer, seeks=True) == "answered":
                 return True
         return False
 
+    def end_streams(self) -> None:
+        """End those that would have no end by themselves: their clients come back for the rest."""
+        for sent in list(self._listening):
+            sent.end()
+
     # Whole connections
 
-    async def _hand(self, target: str, request: Request, turn: Turn) -> bool | None:
+    async def _hand(self, target: str, request: Request, turn: Turn, seeks: bool) -> bool | None:
         """Hand its connection over. False: the session is not there; None: it cannot be, or the worker is not there."""
         path = self._folder.path_for_connections(target)
         copy = turn.lend() if len(request.body) < handing.LARGEST and handing.is_there(path) else None
         if copy is None:
             return None
         session = request.headers.get(b"mcp-session-id", b"").decode("latin-1")
-        said = handing.Handed(session, handing.HandedRequest.of(request, turn))
+        said = handing.Handed(session, handing.HandedRequest.of(request, turn), seeks)
         try:
             taken = await handing.hand(path, copy, said)
         except TimeoutError:
@@ -188,6 +196,7 @@ class Delivery:
             return
         request.principal, request.until, request.peer = envelope.principal, envelope.until, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
+        request.secure = envelope.secure
         self._exchange.answer_at(request, writer)
 
     def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
@@ -201,7 +210,12 @@ class Delivery:
 
     async def _send_near(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
         sealed = self._envelopes.seal(envelope, request)
-        outcome = await sending.send(self._folder.path(envelope.to), request, writer, sealed)
+        try:
+            outcome = await sending.send(self._folder.path(envelope.to), request, writer, sealed, self._listening)
+        except sending.Unreachable as failure:
+            log.warning("a worker cannot be reached: %s", failure)
+            writer.answer(refusals.busy(request))
+            return
         if outcome == "lost":
             writer.abort()
         elif outcome != "answered":

@@ -74,6 +74,8 @@ class Handed(Struct, array_like=True):
 
     session: str = ""
     request: HandedRequest | None = None
+    # By a worker that leaves: whoever gets it looks for the session.
+    seeks: bool = False
 
 
 _decoder = msgspec.msgpack.Decoder(Handed)
@@ -142,7 +144,7 @@ class HandedSockets:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     handed = await _rest(line, data)
-                if handed is None or (handed.request is not None and not self._has(handed.session)):
+                if handed is None or not (handed.request is None or handed.seeks or self._has(handed.session)):
                     line.send(_ABSENT)
                     given.close()
                     return

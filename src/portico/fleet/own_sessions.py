@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -75,15 +75,21 @@ class OwnSessions:
         log.debug("took over a session from %s", row.owner)
         return True
 
-    async def give_up(self) -> int:
-        """Leave those that nothing is worked on in to the others. Gives how many stay for now."""
+    async def give_up(self, breathe: Callable[[], Awaitable[None]] | None = None) -> int:
+        """Leave those that nothing is worked on in to the others. Gives how many stay for now.
+
+        Some at a time: the first ones are found elsewhere while the last are still served here; in between others may
+        `breathe`.
+        """
         self.retiring = True
         stay = 0
         for endpoint in self._exchange.endpoints.values():
-            waiting = iter(list(endpoint.sessions.values()))
-            # Some at a time: the first ones are found elsewhere while the last are still served here.
+            waiting = iter(endpoint.sessions.values())
             while some := list(islice(waiting, MOST_AT_ONCE)):
-                stay += len(some) - await self._give_up(endpoint, some)
+                given = await self._give_up(endpoint, some)
+                stay += len(some) - given
+                if given and breathe is not None:
+                    await breathe()
         return stay
 
     async def _give_up(self, endpoint: Endpoint, sessions: list[HttpSession]) -> int:
@@ -97,7 +103,7 @@ class OwnSessions:
         self._leaving |= dict.fromkeys(given, left)
         for session in sessions:
             if session.id in given:
-                endpoint.sessions.remove(session)
+                endpoint.sessions.take_out(session)
         try:
             if given:
                 await self._rows.give_up(given)
@@ -108,6 +114,10 @@ class OwnSessions:
             left.set()
             for id in given:
                 self._leaving.pop(id, None)
+            # Clients come back as soon as their streams end, and then others can find their sessions.
+            for session in sessions:
+                if session.id in given:
+                    session.close()
         return len(given)
 
     async def when_left(self, id: str, then: Callable[[], None]) -> None:

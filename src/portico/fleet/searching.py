@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.fleet import sending
-from portico.fleet.delivery import Delivery, MaybeDone, Unreachable
+from portico.fleet.delivery import Delivery, MaybeDone
 from portico.fleet.errands import Errands
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import FleetRows
@@ -57,6 +57,8 @@ class SessionSearch:
         self._errands = errands
         # Sessions that are not where their ids say.
         self._moved: dict[str, str] = {}
+        # Workers that have said that they leave: most of their sessions are anyone's by now.
+        self._leaving: set[str] = set()
         self._adopting: dict[str, asyncio.Lock] = {}
 
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
@@ -64,7 +66,7 @@ class SessionSearch:
         retiring = self._sessions.retiring
         if owner is None or (owner == self._worker and id not in self._moved and not retiring):
             return False
-        if request.hops and not request.seeks:
+        if request.hops and (retiring or not request.seeks):
             # The one who has sent it on looks further.
             said = sending.LEAVING if retiring else sending.ABSENT
             self._errands.do(self._sessions.when_left(id, partial(writer.answer, said)))
@@ -79,13 +81,19 @@ class SessionSearch:
         try:
             for _ in range(MOST_TRIES):
                 target = self._moved.get(id, owner)
-                outcome = await self._delivery.send(target, request, writer)
-                if outcome == "answered":
-                    return
-                if outcome == "leaving":
-                    # Until its row says that it is anyone's.
-                    await asyncio.sleep(LEAVING_SECONDS)
-                if await self._is_here(endpoint, id, target, outcome):
+                # Rows are read for many at a time, and a worker is asked for each.
+                here = target in self._leaving and await self._is_here(endpoint, id, target, "leaving")
+                if not here:
+                    target = self._moved.get(id, owner)
+                    outcome = await self._delivery.send(target, request, writer)
+                    if outcome == "answered":
+                        return
+                    if outcome == "leaving":
+                        # Until its row says that it is anyone's.
+                        self._leaving.add(target)
+                        await asyncio.sleep(LEAVING_SECONDS)
+                    here = await self._is_here(endpoint, id, target, outcome)
+                if here:
                     writer.on_close = None
                     again(request, writer)
                     return
@@ -174,8 +182,8 @@ def refused(request: Request, failure: Exception) -> Answer:
     if isinstance(failure, StoreError):
         log.warning("a session cannot be looked for: %s", failure)
         return refusals.busy(request)
-    if isinstance(failure, Unreachable):
-        log.warning("a worker of another machine cannot be reached; PORTICO_ADDRESS says where it is")
+    if isinstance(failure, sending.Unreachable):
+        log.warning("a worker cannot be reached: %s", failure)
         return refusals.busy(request)
     if isinstance(failure, MaybeDone):
         reason = "Service unavailable: the process that had to answer has ended; it may or may not have made the call"

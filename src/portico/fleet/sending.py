@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import ssl
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
@@ -33,6 +35,8 @@ MOST_WAITING = 256 * 1024
 MISDIRECTED = 421
 # A machine that is gone answers nothing at all.
 CONNECT_SECONDS = 3.0
+# Before another try where too many want to be let in.
+FULL_SECONDS = 0.02
 
 Outcome = Literal["answered", "absent", "leaving", "gone", "lost"]
 """Whether it was answered; or its session is not there; or is being left to others; or there is no such worker where it
@@ -42,6 +46,10 @@ ABSENT = Answer(MISDIRECTED)
 LEAVING = Answer(MISDIRECTED, (), b"leaving")
 GONE = Answer(MISDIRECTED, (), b"gone")
 _SAID: dict[bytes, Outcome] = {b"leaving": "leaving", b"gone": "gone"}
+
+
+class Unreachable(Exception):
+    """A worker lives, and is not reached: nothing was sent."""
 
 
 class SentRequest(asyncio.Protocol):
@@ -134,6 +142,13 @@ class SentRequest(asyncio.Protocol):
         else:
             self._settle("lost")
 
+    def end(self) -> None:
+        """End the stream, if it is one by now, on both sides."""
+        if self._streams and not self.outcome.done():
+            self._writer.on_close = None
+            self._writer.end()
+            self._client_gone()
+
     def _client_gone(self) -> None:
         self._settle("answered")
         if self._transport is not None:
@@ -172,26 +187,47 @@ async def _connect(made: Callable[[], SentRequest], place: str) -> tuple[Any, Se
         return await loop.create_connection(made, host.strip("[]"), int(port), ssl=context)
 
 
-async def send(place: str, request: Request, writer: ResponseWriter, envelope: bytes) -> Outcome | None:
+async def send(
+    place: str,
+    request: Request,
+    writer: ResponseWriter,
+    envelope: bytes,
+    listening: set[SentRequest] | None = None,
+) -> Outcome | None:
     """Send it to a Unix socket by its path, to `host:port`, or to `https://host:port`. None: there is no process to
-    take it."""
+    take it. Raises Unreachable where there is one, on this machine.
+
+    A GET is among those that are `listening` while it lasts.
+    """
     near = place.startswith("/")
+    until = time.monotonic() + CONNECT_SECONDS
 
     def made() -> SentRequest:
         return SentRequest(writer, head_of(request, envelope), request.body)
 
     try:
-        transport, sent = await _connect(made, place)
+        while True:
+            try:
+                transport, sent = await _connect(made, place)
+                break
+            except BlockingIOError:
+                # A Unix socket has a line of those who wait to be let in, and Linux lets nobody wait to get into that.
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(FULL_SECONDS * random.uniform(0.5, 1.5))
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except ssl.SSLError as failure:
         log.warning("%s is not believed to be one of us (PORTICO_ADDRESS_CA says who is): %s", place, failure)
         return None
-    except OSError:
+    except OSError as failure:
         if near:
             # It is there, and cannot be reached just now.
-            raise
+            raise Unreachable(str(failure)) from failure
         return None
+    if listening is not None and request.method == "GET":
+        listening.add(sent)
+        sent.outcome.add_done_callback(lambda _: listening.discard(sent))
     try:
         return await sent.outcome
     except BaseException:

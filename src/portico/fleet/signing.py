@@ -77,6 +77,8 @@ class Forwarding(Struct, kw_only=True, omit_defaults=True):
     peer: str = ""
     # Where it is mounted, in front of its path.
     root: str = ""
+    # Whether it came by TLS.
+    secure: bool = False
     hops: int = 1
     # Whether the one that gets it is to take the session over, or to find it.
     seeks: bool = False

@@ -75,7 +75,10 @@ class FleetWorker:
         self._listener.retire()
         until = time.monotonic() + self._place.grace
         while True:
-            stay = await self._fleet.give_up()
+            stay = await self._fleet.give_up(until - self._place.grace / 2)
+            # What would have no end by itself is begun anew elsewhere.
+            self._listener.exchange.end_listening()
+            self._fleet.delivery.end_streams()
             await self._fleet.delivery.hand_over_idle(self._listener)
             left = until - time.monotonic()
             if left <= 0 or (not stay and self._listener.is_empty):

@@ -14,7 +14,7 @@ from portico.gateway.lane import Lane
 from portico.rpc.call import Call, Emit, Handler
 from portico.rpc.relay import ChangeRelay
 from portico.wire import notices
-from portico.wire.apps import EXTENSION, PAGE_TYPE
+from portico.wire.apps import SHOWN
 from portico.wire.errors import Closed, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities
 from portico.wire.subscriptions import Filter
@@ -27,7 +27,7 @@ ALL_CAPABILITIES = ClientCapabilities(
     elicitation={"form": {}, "url": {}},
     sampling={"tools": {}, "context": {}},
     roots={},
-    extensions={EXTENSION: {"mimeTypes": [PAGE_TYPE]}},
+    extensions=SHOWN,
 )
 
 _LISTS = {

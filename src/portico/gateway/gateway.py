@@ -254,6 +254,9 @@ class Gateway(Server):
         if not known <= set(self.capabilities.extensions or {}):
             self._extend()
 
+    def needs_task(self, tool: str) -> bool:
+        return super().needs_task(tool) or self._routes.needs_task(tool)
+
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
 
@@ -321,6 +324,11 @@ class Gateway(Server):
             yield from ((kind, self.owned(one)) for one in self.catalogs[method])
             for route in self._routes.table.routes(method).values():
                 yield kind, Owned(route.upstream.alias, route.inward)
+
+    def tool_owners(self) -> dict[str, tuple[str, str]]:
+        """Whose each tool is: the upstream, and what it is called there. Apps may call those of their own alone."""
+        routes = self._routes.table.routes("tools/list")
+        return {name: (route.upstream.alias, route.inward) for name, route in routes.items()}
 
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""

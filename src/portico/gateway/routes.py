@@ -231,6 +231,11 @@ class Routes:
             route = self.table.routes(RESOURCES).get(name)
         return None if route is None else Owned(route.upstream.alias, route.inward)
 
+    def needs_task(self, tool: str) -> bool:
+        """As its upstream lists it, which only one of 2025-11-25 does."""
+        route = self.table.routes("tools/list").get(tool)
+        return route is not None and route.task_support == "required"
+
     def canonical(self, kind: Kind, name: str) -> str | None:
         """Upstreams are routed to by the names that they list, so there is one name for each."""
         return name if self.owner_of(kind, name) is not None else None

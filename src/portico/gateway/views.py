@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.guard import Kind
+from portico.server.registry.service import Answer
 from portico.wire.completion import PromptReference
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import ResourceNotFound, UsageError
@@ -81,6 +82,7 @@ class GatewayView:
         self.name = settings.name
         self.shows = settings.shows
         self.needs, self.canonical, self.owner_of = gateway.needs, gateway.canonical, gateway.owner_of
+        self.needs_task = gateway.needs_task
         self._gateway = gateway
 
     async def __call__(self, call: Call) -> Any:
@@ -93,6 +95,17 @@ class GatewayView:
             return self._discover(seen)
         hidden = self._hidden(call)
         return self._gateway.start(seen) if hidden is None else self._deny(seen, *hidden)
+
+    def answer_with(self, answer: Answer, call: Call) -> Any:
+        return self._gateway.answer_with(answer, replace(call, facet=self))
+
+    async def answer_unprotected(self, call: Call) -> Any:
+        return await self._gateway.answer_unprotected(replace(call, facet=self))
+
+    @property
+    def whole(self) -> Gateway:
+        """The gateway that it is a part of."""
+        return self._gateway
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._gateway.lifespan()

@@ -18,15 +18,8 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from portico.porting.words import (
-    NEEDLESS_OPTIONS,
-    RUN_OPTIONS,
-    Counterpart,
-    advice,
-    is_theirs,
-    lookup,
-    names_in,
-)
+from portico.porting.words import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
+from portico.server.familiar_settings import NEEDLESS
 
 _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")
@@ -66,9 +59,8 @@ def rewrite(source: bytes) -> Rewritten:
     if not survey.imported and not survey.stars:
         return Rewritten(source, [])
     plan = RewritePlan(survey)
-    rewriting = Rewriting(plan)
-    tree = wrapper.visit(rewriting)
-    return Rewritten(tree.bytes, sorted({*plan.findings, *rewriting.findings}))
+    tree = wrapper.visit(Rewriting(plan))
+    return Rewritten(tree.bytes, sorted(set(plan.findings)))
 
 
 class Binding(NamedTuple):
@@ -95,6 +87,8 @@ class Survey(cst.CSTVisitor):
         self.bound: set[str] = set()
         # What is used of theirs, by its full name, with the lines.
         self.used: dict[str, list[int]] = {}
+        # Of these, what is called.
+        self.called: set[str] = set()
         # Names that nothing in the file binds.
         self.loose: dict[str, int] = {}
 
@@ -132,6 +126,11 @@ class Survey(cst.CSTVisitor):
 
     def visit_Param(self, node: cst.Param) -> None:
         self.bound.add(node.name.value)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        dotted = self._theirs(node.func)
+        if dotted is not None:
+            self.called.add(dotted)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         dotted = self._theirs(node)
@@ -184,6 +183,8 @@ class RewritePlan:
                 self._name(one)
         for star in survey.stars:
             self._star(star)
+        if any(_maker(dotted) for dotted in survey.called):
+            self.whole.add("portico.extend")
 
     def _is_module(self, one: Binding) -> bool:
         """`from mcp import types`: what is used of it are its members."""
@@ -258,12 +259,11 @@ class RewritePlan:
 
 
 class Rewriting(cst.CSTTransformer):
-    METADATA_DEPENDENCIES = (QualifiedNameProvider, PositionProvider, ParentNodeProvider)
+    METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider)
 
     def __init__(self, plan: RewritePlan) -> None:
         super().__init__()
         self._plan = plan
-        self.findings: list[ByHand] = []
         self._placed = False
 
     # Imports
@@ -387,24 +387,20 @@ class Rewriting(cst.CSTTransformer):
         dotted = self._theirs(original.func) or ""
         name = dotted.rpartition(".")[2]
         starred = original.func.value if isinstance(original.func, cst.Name) else ""
-        if starred in _SERVERS and f"*{starred}" in self._plan.names:
-            return self._server(original, updated)
-        if name in _SERVERS and lookup(dotted) is not None:
-            return self._server(original, updated)
+        is_star = starred in _SERVERS and f"*{starred}" in self._plan.names
+        if is_star or (name in _SERVERS and lookup(dotted) is not None):
+            # What says only what Portico does by itself goes.
+            needed = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in NEEDLESS]
+            return _with_args(updated, needed)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
             return _content(updated, name)
+        if maker := _maker(dotted):
+            return updated.with_changes(func=cst.parse_expression(maker))
         return updated
 
-    def _server(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        line = int(self.get_metadata(PositionProvider, original).start.line)
-        kept = []
-        for arg in updated.args:
-            keyword = "" if arg.keyword is None else arg.keyword.value
-            if keyword in RUN_OPTIONS:
-                self.findings.append(ByHand(line, f"{keyword}=", f"belongs to {RUN_OPTIONS[keyword]}; taken out"))
-            elif keyword not in NEEDLESS_OPTIONS:
-                kept.append(arg)
-        return _with_args(updated, kept)
+
+def _maker(dotted: str) -> str | None:
+    return MADE_BY.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:

@@ -31,12 +31,20 @@ _OF_SERVERS: dict[str, Counterpart] = {
         " MiddlewareContext LoggingMiddleware TimingMiddleware RetryMiddleware ResponseCachingMiddleware"
         " ErrorHandlingMiddleware ResponseLimitingMiddleware TransportSecuritySettings ResourceNotFoundError"
         " AccessToken AuthSettings TokenVerifier get_access_token get_context get_http_headers CurrentContext"
-        " CurrentAccessToken AzureProvider GitHubProvider GoogleProvider Auth0Provider DiscordProvider WorkOSProvider"
-        " AWSCognitoProvider KeycloakAuthProvider OAuthProxy OIDCProxy JWTVerifier StaticTokenVerifier"
-        " IntrospectionTokenVerifier RemoteAuthProvider ArgTransform ToolTransform ToolTransformConfig Namespace"
-        " VersionFilter ResourcesAsTools PromptsAsTools FileSystemProvider LocalProvider SkillsDirectoryProvider"
-        " create_proxy forward forward_raw CallNext HandlerResult ServerRequestContext Extension ToolBinding"
-        " ResourceBinding MethodBinding require_client_extension tool resource prompt Tool Prompt",
+        " CurrentAccessToken AzureProvider GitHubProvider GoogleProvider Auth0Provider DiscordProvider"
+        " WorkOSProvider AWSCognitoProvider KeycloakAuthProvider OAuthProxy OIDCProxy JWTVerifier"
+        " StaticTokenVerifier IntrospectionTokenVerifier RemoteAuthProvider ArgTransform ToolTransform"
+        " ToolTransformConfig Namespace VersionFilter ResourcesAsTools PromptsAsTools FileSystemProvider"
+        " LocalProvider SkillsDirectoryProvider create_proxy forward forward_raw CallNext HandlerResult"
+        " ServerRequestContext Extension ToolBinding ResourceBinding MethodBinding CacheHint RequestStateSecurity"
+        " InvalidRequestState ResourceSecurity require_client_extension tool resource prompt Tool Prompt"
+        " ClerkProvider HuggingFaceProvider OCIProvider AuthKitProvider AzureJWTVerifier DebugTokenVerifier"
+        " DescopeProvider MultiAuth PropelAuthProvider ScalekitProvider SupabaseProvider CurrentFastMCP"
+        " CurrentHeaders Progress TokenClaim get_server CallArgument InsufficientScopeError PromptError"
+        " ResourceError AuthCheck AuthContext AuthMiddleware require_scopes restrict_tag ServerExtension"
+        " DirectoryResource FileResource PromptResult ResourceContent ResourceResult TextResource combine_lifespans"
+        " lifespan DetailedTimingMiddleware PingMiddleware RateLimitingMiddleware StructuredLoggingMiddleware"
+        " ClaudeSkillsProvider",
     ),
     "FastMCP": Counterpart(_SERVER, "Server"),
     "MCPServer": Counterpart(_SERVER, "Server"),
@@ -51,9 +59,26 @@ _OF_TYPES: dict[str, Counterpart] = {
         _EXTEND,
         "TextContent ImageContent AudioContent EmbeddedResource ResourceLink Annotations CallToolResult PromptMessage"
         " GetPromptResult SamplingMessage Root CreateMessageResult ElicitResult Completion Implementation"
-        " ReadResourceResult",
+        " ReadResourceResult InputRequiredResult PromptReference PromptArgument ListToolsResult ListPromptsResult"
+        " ListResourcesResult ListResourceTemplatesResult ListRootsResult ClientCapabilities ServerCapabilities"
+        " ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR",
     ),
     **_same(_SERVER, "Icon ToolAnnotations"),
+    "Tool": Counterpart(_EXTEND, "ToolDefinition"),
+    "Prompt": Counterpart(_EXTEND, "PromptDefinition"),
+    "Resource": Counterpart(_EXTEND, "ResourceDefinition"),
+    "ResourceTemplate": Counterpart(_EXTEND, "ResourceTemplateDefinition"),
+    **{
+        name: Counterpart(_EXTEND, "RequestMembers")
+        for name in (
+            "PaginatedRequestParams",
+            "CallToolRequestParams",
+            "GetPromptRequestParams",
+            "ReadResourceRequestParams",
+            "CompleteRequestParams",
+        )
+    },
+    "ResourceTemplateReference": Counterpart(_EXTEND, "ResourceReference"),
     "TextResourceContents": Counterpart(_EXTEND, "TextContents"),
     "BlobResourceContents": Counterpart(_EXTEND, "BlobContents"),
 }
@@ -74,7 +99,6 @@ _ADVICE = {
     "sse_client": "give portico.Client the URL; it finds out how to talk to it",
     "streamable_http_client": "give portico.Client the URL",
     "streamablehttp_client": "give portico.Client the URL",
-    "stdio_server": "server.run() serves on standard input and output",
     "OAuthClientProvider": "Client(url, auth=OAuth(…)) with portico.auth.OAuth: docs/guide/client.md",
     "OAuthAuthorizationServerProvider": "[auth.proxy] is an authorization server: docs/guide/access.md",
     "OAuth": "portico.auth.OAuth logs a client in: docs/guide/client.md",
@@ -82,27 +106,23 @@ _ADVICE = {
     "MCPType": "for OpenAPI: what a document has is chosen in another way here",
     "Provider": "a portico.Service offers components of its own: docs/guide/services.md",
     "Transform": "a middleware does the same: portico.Hooks with on_list_tools and on_call_tool",
-    "Progress": "take the Context as a parameter, and call ctx.report_progress(…)",
-    "ScalekitProvider": "RemoteAuthProvider(JWTVerifier(issuer=…), …): docs/guide/access.md",
-    "AuthKitProvider": "RemoteAuthProvider(JWTVerifier(issuer=…), …): docs/guide/access.md",
     "SamplingMessage": "in a client's handler: portico.extend.SamplingMessage, docs/guide/client.md",
     "SamplingParams": "in a client's handler: portico.extend.CreateMessageParams, docs/guide/client.md",
     "StreamableHttpTransport": "give portico.Client the URL",
-    "CacheHint": "Server(ttl_ms=…, cache_scope=…) is for everything that the server answers",
-    "RequestStateSecurity": "Server(state_key=…) seals what clients carry from one round to the next",
-    "ResourceSecurity": "leave it out: a variable of a URI is a text for the function, which decides what it means",
     "EventStore": "Portico keeps what a stream has said by itself; leave it out",
 }
-_LOW_LEVEL = (
-    "the low-level Server: register each function with a decorator of portico.Server; input_schema= is for schemas"
-)
+# What belongs to the low-level Server, wherever in mcp.server it is.
+_OF_LOW_LEVEL = {
+    **_same(_EXTEND, "stdio_server NotificationOptions InitializationOptions ReadResourceContents ServerSession"),
+    "Server": Counterpart(_EXTEND, "LowLevelServer"),
+}
 
 
 def lookup(dotted: str) -> Counterpart | None:
     """What a name of theirs is here; None if nothing."""
     home, _, name = dotted.rpartition(".")
-    if is_low_level(dotted):
-        return None
+    if home.startswith("mcp.server") and name in _OF_LOW_LEVEL:
+        return _OF_LOW_LEVEL[name]
     if home.startswith(("mcp.types", "mcp_types")):
         return _OF_TYPES.get(name)
     if home in ("fastmcp", "mcp", "mcp.client", "fastmcp.client", "fastmcp.client.client") and name in _OF_CLIENTS:
@@ -117,8 +137,8 @@ def lookup(dotted: str) -> Counterpart | None:
     return found or (_OF_TYPES.get(name) if home in ("mcp", "mcp.server", "fastmcp.utilities.types") else None)
 
 
-def is_low_level(dotted: str) -> bool:
-    return dotted in ("mcp.server.Server", "mcp.server.lowlevel.Server", "mcp.server.lowlevel.server.Server")
+# What is made otherwise than by the class that it is caught by: the SDK's errors begin with their code.
+MADE_BY = {"MCPError": "portico.extend.CodedError", "McpError": "portico.extend.CodedError"}
 
 
 def is_theirs(dotted: str) -> bool:
@@ -127,39 +147,24 @@ def is_theirs(dotted: str) -> bool:
 
 def names_in(module: str) -> list[str]:
     """What `from MODULE import *` may have brought that has a name here."""
-    known = {**_OF_SERVERS, **_OF_TYPES, **_OF_CLIENTS, **_OF_ERRORS}
+    known = {**_OF_SERVERS, **_OF_TYPES, **_OF_CLIENTS, **_OF_ERRORS, **_OF_LOW_LEVEL}
     return [name for name in known if lookup(f"{module}.{name}") is not None]
 
 
 def everything() -> list[Counterpart]:
-    return [*_OF_SERVERS.values(), *_OF_TYPES.values(), *_OF_CLIENTS.values(), *_OF_ERRORS.values()]
+    return [
+        *_OF_SERVERS.values(),
+        *_OF_TYPES.values(),
+        *_OF_CLIENTS.values(),
+        *_OF_ERRORS.values(),
+        *_OF_LOW_LEVEL.values(),
+    ]
 
 
 def advice(dotted: str) -> str:
-    if is_low_level(dotted):
-        return _LOW_LEVEL
     said = _ADVICE.get(dotted.rpartition(".")[2])
     if said is not None:
         return said
     if dotted.startswith(("mcp.types", "mcp_types")):
         return "left as it is: what comes from mcp.types is understood by its shape while that package is installed"
     return "nothing here has this name; docs/guide/moving-in.md says what there is"
-
-
-# Keywords of their servers that say what Portico does by itself, so they go.
-NEEDLESS_OPTIONS = frozenset(
-    {"mask_error_details", "on_duplicate", "on_duplicate_tools", "on_duplicate_resources", "on_duplicate_prompts",
-     "include_fastmcp_meta", "strict_input_validation", "dereference_schemas", "warn_on_duplicate_tools",
-     "warn_on_duplicate_resources", "warn_on_duplicate_prompts", "debug", "dependencies", "sampling_handler_behavior"}
-)  # fmt: skip
-# Keywords that belong to where the server is run.
-RUN_OPTIONS = {
-    "host": 'run("http", host=…)',
-    "port": 'run("http", port=…)',
-    "stateless_http": 'run("http", stateless=True)',
-    "json_response": "nothing: Portico answers with JSON unless there is something to stream",
-    "streamable_http_path": 'run("http", path=…)',
-    "sse_path": "nothing: the paths are those of the specification",
-    "message_path": "nothing: the paths are those of the specification",
-    "mount_path": "nothing: mount server.asgi() where it should be",
-}

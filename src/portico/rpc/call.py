@@ -190,6 +190,8 @@ class Call(Struct, frozen=True, kw_only=True):
     reply: Reply = _Silent()
     # The part of the server that it was sent to; None is all of it.
     facet: Facet | None = None
+    # What answers in place of the server, where one of its faces was asked: see `Server.answer_with`.
+    answer: Callable[[Call], Any] | None = None
     # The params as the door has read them already, and the bytes they were read from: see `typed`.
     read: tuple[Raw, Any] | None = None
 

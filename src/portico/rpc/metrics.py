@@ -6,11 +6,11 @@ The names are those of OpenTelemetry's conventions for MCP. They are counted onl
 from __future__ import annotations
 
 import re
-import time
 from asyncio import CancelledError
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from msgspec import Raw, Struct, field, json
@@ -27,7 +27,7 @@ BUCKETS = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 MOST_SERIES = 2000
 
 _DURATION = "mcp_server_operation_duration_seconds"
-_TOOL = re.compile(r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"').search
+_TOOL = r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"'
 
 
 class _Series(Struct):
@@ -51,13 +51,14 @@ class Metrics:
         """A request begins. Returns the moment, for `end`."""
         if call.method not in LASTING:
             self.in_flight += 1
-        return time.perf_counter()
+        return perf_counter()
 
     def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
         """It was answered. Returns the seconds that it took."""
         # A subscription lasts as long as its client likes: it is not work, and its duration says nothing.
-        seconds = time.perf_counter() - began
-        if call.method in LASTING:
+        seconds = perf_counter() - began
+        method = call.method
+        if method in LASTING:
             return seconds
         self.in_flight -= 1
         if failure is not None:
@@ -65,7 +66,7 @@ class Metrics:
         else:
             outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
         # Names that clients make up must not become series without end.
-        method = call.method if call.method in METHODS else "other"
+        method = method if method in METHODS else "other"
         tool = ""
         if method == "tools/call" and outcome != "-32602" and call.read is not None:
             tool = call.read[1].name
@@ -109,7 +110,7 @@ def without_tools(text: str, hidden: Callable[[str], bool]) -> str:
     known: dict[str, bool] = {}
 
     def is_shown(line: str) -> bool:
-        found = _TOOL(line)
+        found = re.search(_TOOL, line)
         if found is None:
             return True
         name = found[1].replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")

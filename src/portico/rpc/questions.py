@@ -21,6 +21,7 @@ from portico.wire.errors import (
     Closed,
     InvalidParams,
     MissingCapability,
+    NeedsTask,
     ProtocolError,
     Refused,
     TimedOut,
@@ -40,11 +41,12 @@ from portico.wire.meta import ClientCapabilities
 from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import MODERN, V2025_06_18, V2025_11_25, Revision
 from portico.wire.sampling_balance import check_balance, has_tools
+from portico.wire.tasks import EXTENSION
 
 # RFC 3986: the characters of a URI, and an authority with a host.
 _CHARACTERS = r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2}"
 _HOST = r"\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})+"
-_PAGE = re.compile(rf"https?://(?:[^\s/?#@\[\]]*@)?(?:{_HOST})(?::[0-9]*)?(?:[/?#](?:{_CHARACTERS})*)?", re.IGNORECASE)
+_PAGE = rf"(?i:https?)://(?:[^\s/?#@\[\]]*@)?(?:{_HOST})(?::[0-9]*)?(?:[/?#](?:{_CHARACTERS})*)?"
 
 
 class Questioned(Protocol):
@@ -117,7 +119,7 @@ def _check_elicitation(able: ClientCapabilities, revision: Revision, params: Any
     if isinstance(params, ElicitUrlParams):
         if revision < V2025_11_25 or not able.can_elicit("url"):
             raise MissingCapability({"elicitation": {"url": {}}})
-        if _PAGE.fullmatch(params.url) is None:
+        if re.fullmatch(_PAGE, params.url) is None:
             raise UsageError(f"not an absolute http or https URL: {params.url!r}")
         return
     if revision < V2025_06_18 or not able.can_elicit("form"):
@@ -210,6 +212,8 @@ def incapable(missing: MissingCapability, call: Call) -> Exception:
     """Before 2026-07-28 there is no code for it, and the model can at least be told."""
     if call.revision is None or call.revision >= MODERN or call.method != "tools/call":
         return missing
+    if EXTENSION in missing.extensions:
+        return NeedsTask(str(call.typed().name))
     # Behind a gateway it was said by another server, in any shape.
     required = missing.data.get("requiredCapabilities") if isinstance(missing.data, dict) else None
     needed = ", ".join(sorted(required)) if isinstance(required, dict) else "it does not say what"

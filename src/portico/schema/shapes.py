@@ -145,26 +145,41 @@ PYTHON_TYPES = {
 }
 
 
+class TypeWriter:
+    """Types as Python writes them. `models`: what each Model is called there; its own name unless said otherwise."""
+
+    basic = PYTHON_TYPES
+
+    def __init__(self, models: dict[str, str] | None = None) -> None:
+        self._names = models
+
+    def write(self, kind: Type) -> str:
+        if isinstance(kind, Basic):
+            return self.basic[kind.kind]
+        if isinstance(kind, Literals):
+            return self.literals(kind.values)
+        if isinstance(kind, Array):
+            return f"list[{self.write(kind.item)}]"
+        if isinstance(kind, Tuple):
+            return f"list[{self._either(kind.items)}]"
+        if isinstance(kind, Mapping):
+            return f"dict[str, {self.write(kind.value)}]"
+        return self._either(kind.options) if isinstance(kind, Union) else self.model(kind.name)
+
+    def literals(self, values: tuple[Any, ...]) -> str:
+        return f"Literal[{', '.join(literal(value) for value in values)}]"
+
+    def model(self, name: str) -> str:
+        return name if self._names is None else self._names[name]
+
+    def _either(self, kinds: tuple[Type, ...]) -> str:
+        found = list(dict.fromkeys(map(self.write, kinds)))
+        return "Any" if "Any" in found else " | ".join(found)
+
+
 def annotation(kind: Type, models: dict[str, str] | None = None) -> str:
-    """A type as Python writes it. `models`: what each Model is called there; its own name unless said otherwise."""
-    if isinstance(kind, Basic):
-        return PYTHON_TYPES[kind.kind]
-    if isinstance(kind, Literals):
-        return f"Literal[{', '.join(literal(value) for value in kind.values)}]"
-    if isinstance(kind, Array):
-        return f"list[{annotation(kind.item, models)}]"
-    if isinstance(kind, Tuple):
-        return f"list[{_either(kind.items, models)}]"
-    if isinstance(kind, Mapping):
-        return f"dict[str, {annotation(kind.value, models)}]"
-    if isinstance(kind, Union):
-        return _either(kind.options, models)
-    return kind.name if models is None else models[kind.name]
-
-
-def _either(kinds: tuple[Type, ...], models: dict[str, str] | None) -> str:
-    found = list(dict.fromkeys(annotation(one, models) for one in kinds))
-    return "Any" if "Any" in found else " | ".join(found)
+    """A type as Python writes it."""
+    return TypeWriter(models).write(kind)
 
 
 ANY = Basic("any")

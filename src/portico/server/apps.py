@@ -21,7 +21,7 @@ from portico.rpc.call import Call
 from portico.server.calling.resources import Resource
 from portico.server.registry.service import Answer, Service
 from portico.wire import jsonrpc
-from portico.wire.apps import EXTENSION, PAGE_TYPE, SCHEME, shows_pages
+from portico.wire.apps import EXTENSION, ORIGIN, PAGE_TYPE, SCHEME, shows_pages
 from portico.wire.content import TextContents
 from portico.wire.errors import UsageError
 
@@ -41,8 +41,6 @@ _PERMISSIONS = {
     "clipboard_write": "clipboardWrite",
     "clipboardWrite": "clipboardWrite",
 }
-# An origin, with a wildcard for its subdomains if that is meant; nothing that would end a directive of the policy.
-_ORIGIN = re.compile(r"(https?|wss?)://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?|http://\[::1\](:\d{1,5})?")
 LONGEST_PAGE = 4 * 1024 * 1024
 MOST_KNOWN = 64
 
@@ -76,7 +74,7 @@ class AppPage(Struct, frozen=True):
         check_fields(self)
         for name in _CSP:
             for origin in getattr(self, name):
-                if not _ORIGIN.fullmatch(origin):
+                if not ORIGIN.fullmatch(origin):
                     raise UsageError(f"{name} of a page has {origin!r}: an origin is such as https://cdn.example.com")
         for one in self.permissions:
             if one not in _PERMISSIONS:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from inspect import iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,7 +20,7 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.server.guard import current
-from portico.wire.errors import ResourceNotFound, UsageError
+from portico.wire.errors import InsufficientScope, ResourceNotFound, ToolError, UsageError
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.revisions import LATEST
@@ -33,12 +34,25 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 ResourceNotFoundError = ResourceNotFound
+# FastMCP has a class of its own for each kind of component that refuses.
+ResourceError = PromptError = ToolError
+InsufficientScopeError = InsufficientScope
 
 # What theirs have to be told, and ours finds out by itself.
 _NEEDLESS = frozenset(
     {"json_response", "middleware", "transport", "event_store", "retry_interval", "show_banner", "log_level",
-     "uvicorn_config", "mount_path", "message_path", "sse_path"}
+     "uvicorn_config", "path_prefix", "mount_path", "message_path", "sse_path", "host_origin_protection"}
 )  # fmt: skip
+# Options of their HTTP, and what ours calls them.
+_HTTP_NAMES = {
+    "streamable_http_path": "path",
+    "stateless_http": "stateless",
+    "allowed_hosts": "allow_hosts",
+    "allowed_origins": "allow_origins",
+    "session_idle_timeout": "idle_session",
+    "max_request_body_size": "longest_body",
+    "max_sessions": "most_sessions",
+}
 
 
 class NotRegistered(UsageError, ValueError):
@@ -69,17 +83,49 @@ def http_options(options: dict[str, Any]) -> dict[str, Any]:
             list(getattr(security, "allowed_hosts", ())),
             list(getattr(security, "allowed_origins", ())),
         ).options()
-    for theirs, ours in (("streamable_http_path", "path"), ("stateless_http", "stateless")):
+    for theirs, ours in _HTTP_NAMES.items():
         if theirs in said:
             said[ours] = said.pop(theirs)
-    return {name: value for name, value in said.items() if value is not None}
+    return {
+        name: value for name, value in said.items() if value is not None and (name, value) != ("idle_session", "auto")
+    }
 
 
-def familiar_transport(transport: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def familiar_transport(transport: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A transport and its options by their names here."""
-    if transport in ("streamable-http", "streamable_http"):
+    if transport in ("streamable-http", "streamable_http", "http"):
         return "http", http_options(options)
-    return ("http", {"sse": True, **http_options(options)}) if transport == "sse" else (transport, options)
+    if transport == "sse":
+        return "http", {"sse": True, **http_options(options)}
+    said = {name: value for name, value in options.items() if name not in _NEEDLESS}
+    # Theirs take the address with every transport; standard input has none.
+    http = {"host", "port", "path", "transport_security", *_HTTP_NAMES}
+    return transport or "stdio", {name: said[name] for name in said if name not in http}
+
+
+class MiddlewareList:
+    """The SDK's `server.middleware`, which is appended to."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def append(self, middleware: Any) -> None:
+        self._server.use(middleware)
+
+    def extend(self, more: Iterable[Any]) -> None:
+        for one in more:
+            self.append(one)
+
+
+def middleware_of(middleware: Any, server: Any) -> Any:
+    """A middleware as it is; one of the SDK, `async def middleware(ctx, call_next)`, as one of ours."""
+    if getattr(type(middleware), "takes_server", False) and not iscoroutinefunction(type(middleware).__call__):
+        return partial(middleware, server=server)
+    called = middleware if isfunction(middleware) or ismethod(middleware) else type(middleware).__call__
+    wanted = 2 if called is middleware else 3
+    if not iscoroutinefunction(called) or called.__code__.co_argcount != wanted + ismethod(called):
+        return middleware
+    return load_module("portico.server.familiar_extension").FunctionMiddleware(middleware, server)
 
 
 class _RunnableSessions:
@@ -100,7 +146,7 @@ class PageRequest:
         self.method = request.method
         self.path = request.path
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
-        self.query_params = dict(parse_qsl(request.query, keep_blank_values=True))
+        self.query_params = _form(request.query)
         self.path_params: dict[str, str] = {}
         self.user = request.principal
 
@@ -111,7 +157,13 @@ class PageRequest:
         return msgspec.json.decode(self._request.body)
 
     async def form(self) -> dict[str, str]:
-        return dict(parse_qsl(self._request.body.decode(), keep_blank_values=True))
+        return _form(self._request.body.decode())
+
+
+def _form(text: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # most servers have no such pages
+
+    return dict(parse_qsl(text, keep_blank_values=True))
 
 
 def _answer(made: Any) -> Answer:
@@ -131,9 +183,16 @@ def _answer(made: Any) -> Answer:
 class FamiliarServer:
     """Mixed into Server."""
 
+    # Where it is served unless `run` says otherwise, in their words.
+    http_defaults: Mapping[str, Any] = {}
+
     def http_app(self: Any, path: str | None = None, **options: Any) -> Application:
         """FastMCP's word for `asgi()`."""
-        return self.asgi(**http_options({"path": path, **options}))  # type: ignore[no-any-return]
+        said = {**self.http_defaults, **options, **({} if path is None else {"path": path})}
+        sse = {"sse": True} if said.get("transport") == "sse" else {}
+        # Where the application listens is for the server that runs it to say.
+        where = {name: value for name, value in said.items() if name not in ("host", "port")}
+        return self.asgi(**sse, **http_options(where))  # type: ignore[no-any-return]
 
     def streamable_http_app(self: Any, **options: Any) -> Application:
         """The official SDK's word for `asgi()`."""
@@ -141,7 +200,39 @@ class FamiliarServer:
 
     def sse_app(self: Any, mount_path: str | None = None, **options: Any) -> Application:
         """`asgi()` with the endpoints of 2024-11-05."""
-        return self.asgi(sse=True, **http_options(options))  # type: ignore[no-any-return]
+        return self.http_app(**{**options, "transport": "sse"})  # type: ignore[no-any-return]
+
+    async def run_stdio_async(self: Any, **options: Any) -> None:
+        await self.run_async("stdio", **options)
+
+    async def run_http_async(self: Any, transport: str = "http", **options: Any) -> None:
+        await self.run_async(transport, **options)
+
+    async def run_streamable_http_async(self: Any, **options: Any) -> None:
+        await self.run_async("http", **options)
+
+    async def run_sse_async(self: Any, **options: Any) -> None:
+        await self.run_async("sse", **options)
+
+    @property
+    def title(self: Any) -> str | None:
+        return self.info.title  # type: ignore[no-any-return]
+
+    @property
+    def description(self: Any) -> str | None:
+        return self.info.description  # type: ignore[no-any-return]
+
+    @property
+    def website_url(self: Any) -> str | None:
+        return self.info.website_url  # type: ignore[no-any-return]
+
+    @property
+    def icons(self: Any) -> Any:
+        return self.info.icons
+
+    @property
+    def middleware(self: Any) -> MiddlewareList:
+        return MiddlewareList(self)
 
     @property
     def session_manager(self: Any) -> _RunnableSessions:
@@ -170,9 +261,16 @@ class FamiliarServer:
 
     def add_tool(self: Any, tool: Any, **options: Any) -> Any:
         """A function or a Tool, with the options of `@server.tool`."""
+        known = self._of_function(tool, self.tools)
+        if known is not None and not options:
+            return known
         made = tool if isinstance(tool, Tool) else Tool(tool, **options)
         self.add(made)
         return made
+
+    def _of_function(self: Any, fn: Any, catalog: Iterable[Any]) -> Any:
+        """What is there of a function that a decorator has registered already, and left as it is."""
+        return next((one for one in catalog if getattr(one, "fn", None) is fn), None)
 
     def add_prompt(self: Any, prompt: Any, **options: Any) -> Any:
         made = prompt if isinstance(prompt, Prompt) else Prompt(prompt, **options)
@@ -180,10 +278,24 @@ class FamiliarServer:
         return made
 
     def add_resource(self: Any, resource: Any) -> Any:
+        known = self._of_function(resource, [*self.resources, *self.templates])
+        if known is not None:
+            return known
         if not isinstance(resource, Resource):
             raise UsageError("a resource is added as a Resource: Resource(fn, uri), or with @server.resource(uri)")
         self.add(resource)
         return resource
+
+    def add_template(self: Any, template: Any) -> Any:
+        return self.add_resource(template)
+
+    def add_completion_handler(self: Any, handler: Any) -> None:
+        self.completion(handler)
+
+    @property
+    def local_provider(self: Any) -> Any:
+        """FastMCP's word for what was registered with the server itself."""
+        return self
 
     def remove_tool(self: Any, name: str) -> None:
         self._remove(name)
@@ -237,20 +349,50 @@ class FamiliarServer:
 
     # Showing and hiding
 
-    def disable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
-        """Take away what has one of these names or tags, until `enable` brings it back. Listeners are told."""
+    def disable(
+        self: Any,
+        *,
+        names: Collection[str] = (),
+        tags: Collection[str] = (),
+        keys: Collection[str] = (),
+        components: Collection[str] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take away what has one of these names or tags, until `enable` brings it back. Listeners are told.
+
+        * **keys** – names with their kind: `tool:add`, `resource:data://x`.
+        * **components** – of these kinds alone: "tool", "resource", "template", "prompt".
+        """
+        self._hide(lambda one: _is_meant(one, names, tags, keys, components))
+
+    def _hide(self: Any, meant: Callable[[Any], bool]) -> None:
         registry = self.registry
         listed = (one for catalog in self.catalogs.values() for one in list(catalog))
         everything = (version for one in listed for version in registry.versions(one))
-        for one in [one for one in everything if _is_meant(one, names, tags)]:
+        for one in [one for one in everything if meant(one)]:
             registry.remove(one)
             self.disabled.append(one)
 
-    def enable(self: Any, *, names: Collection[str] = (), tags: Collection[str] = ()) -> None:
-        """Bring back what `disable` has taken away."""
-        back = [one for one in self.disabled if _is_meant(one, names, tags)]
+    def enable(
+        self: Any,
+        *,
+        names: Collection[str] = (),
+        tags: Collection[str] = (),
+        keys: Collection[str] = (),
+        components: Collection[str] | None = None,
+        only: bool = False,
+        **_: Any,
+    ) -> None:
+        """Bring back what `disable` has taken away; `only`: and take away everything else."""
+
+        def meant(one: Any) -> bool:
+            return _is_meant(one, names, tags, keys, components)
+
+        back = [one for one in self.disabled if meant(one)]
         self.disabled = [one for one in self.disabled if one not in back]
         self.registry.add_all(back)
+        if only:
+            self._hide(lambda one: not meant(one))
 
     # Looking at what there is
 
@@ -271,6 +413,21 @@ class FamiliarServer:
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
         return await all_pages(lambda params: self(_from_within(method, params)), kind, member)
 
+    async def get_tool(self: Any, name: str) -> Any:
+        """One of the tools that a client would be shown; None if there is none of this name."""
+        return next((one for one in await self.list_tools() if one.name == name), None)
+
+    async def read_resource(self: Any, uri: Any) -> Any:
+        """The contents of a resource, read from the inside."""
+        return await self(_from_within("resources/read", {"uri": str(uri)}))
+
+    async def get_prompt(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        """The messages of a prompt, filled in from the inside."""
+        return await self(_from_within("prompts/get", {"name": name, "arguments": arguments or {}}))
+
+    async def render_prompt(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        return await self.get_prompt(name, arguments)
+
     async def call_tool(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
         """The result of a tool, called from the inside; within a call that rules are about, for the one who made it."""
         return await self(_from_within("tools/call", {"name": name, "arguments": arguments or {}}))
@@ -287,9 +444,27 @@ def _from_within(method: str, params: dict[str, Any]) -> Call:
     return msgspec.structs.replace(call, **who, facet=by.facet)
 
 
-def _is_meant(component: Any, names: Collection[str], tags: Collection[str]) -> bool:
+def _is_meant(
+    component: Any,
+    names: Collection[str],
+    tags: Collection[str],
+    keys: Collection[str] = (),
+    components: Collection[str] | None = None,
+) -> bool:
+    kind = _kind(component)
+    if components is not None and kind not in components:
+        return False
+    uri = getattr(component, "uri", "")
     own = (component.definition.meta or {}).get(TAGS, ())
-    return component.name in names or getattr(component, "uri", "") in names or not set(tags).isdisjoint(own)
+    named = component.name in names or uri in names or f"{kind}:{uri or component.name}" in keys
+    everything = components is not None and not (names or tags or keys)
+    return everything or named or not set(tags).isdisjoint(own)
+
+
+def _kind(component: Any) -> str:
+    if isinstance(component, Resource):
+        return "resource" if component.template is None else "template"
+    return "prompt" if isinstance(component, Prompt) else "tool"
 
 
 def set_log_level(level: str) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Handler
 from portico.server.asking.context import Context
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.familiar_context import RequestContext
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
+from portico.server.middleware import Hooks, middleware_context
 from portico.server.registry.service import Answer, Component, Service
 from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
 from portico.wire.jsonrpc import NOTHING
@@ -25,10 +27,56 @@ from portico.wire.revisions import LATEST, REVISIONS
 class ServerRequestContext(RequestContext):
     """What the SDK gives to functions that answer a method."""
 
-    __slots__ = ()
+    __slots__ = ("call",)
+
+    def __init__(self, ctx: Context, call: Call) -> None:
+        super().__init__(ctx)
+        self.call = call
 
     def __class_getitem__(cls, item: Any) -> Any:
         return cls
+
+    @property
+    def context(self) -> Context:
+        return self._ctx
+
+    @property
+    def method(self) -> str:
+        return self.call.method
+
+    def client_extension_settings(self, identifier: str) -> dict[str, Any] | None:
+        return self._ctx.client_extension_settings(identifier)
+
+    @property
+    def params(self) -> dict[str, Any] | None:
+        return None if not self.call.params else msgspec.json.decode(self.call.params)
+
+
+def request_context(call: Call, server: Any) -> ServerRequestContext:
+    def begin(task: Any) -> Rounds:
+        return Rounds(call, server.seal, call.method, NOTHING, NOTHING, msgspec.UNSET, task)
+
+    return ServerRequestContext(Context(call, server.runtime, begin), call)
+
+
+class FunctionMiddleware:
+    """A middleware of the SDK, `async def middleware(ctx, call_next)`."""
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], server: Any) -> None:
+        self._function, self._server = function, server
+
+    def __call__(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            async def call_next(ctx: Any) -> Any:
+                return await handler(getattr(ctx, "call", call))
+
+            if CurrentCall.wanted:
+                CurrentCall.answering.set((call, self._server.runtime))
+            is_hooks = isinstance(self._function, Hooks)
+            context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
+            return _said(await self._function(context, call_next))
+
+        return handle
 
 
 class ToolBinding(Struct):
@@ -72,6 +120,10 @@ class Extension:
         return ()
 
 
+ServerExtension = Extension
+"""FastMCP's word for the same."""
+
+
 class ExtensionService(Service):
     """Such an object, ours or theirs, as a Service."""
 
@@ -107,7 +159,7 @@ class ExtensionService(Service):
             if binding.protocol_versions is not None and call.revision not in binding.protocol_versions:
                 raise MethodNotFound(f"Method not found: {call.method}")
             params = _params(binding.params_type, call)
-            return _said(await binding.handler(self._context(call), params))
+            return _said(await binding.handler(request_context(call, self._server), params))
 
         return answer
 
@@ -117,19 +169,13 @@ class ExtensionService(Service):
             return answer
 
         async def intercepted(call: Call) -> Any:
-            async def call_next(ctx: Any) -> Any:
+            async def call_next(*_: Any) -> Any:
                 result = answer(call)
                 return await result if isinstance(result, Awaitable) else result
 
-            return _said(await intercept(call.typed(), self._context(call), call_next))
+            return _said(await intercept(call.typed(), request_context(call, self._server), call_next))
 
         return intercepted
-
-    def _context(self, call: Call) -> ServerRequestContext:
-        def begin(task: Any) -> Rounds:
-            return Rounds(call, self._server.seal, call.method, NOTHING, NOTHING, msgspec.UNSET, task)
-
-        return ServerRequestContext(Context(call, self._server.runtime, begin))
 
 
 def require_client_extension(ctx: Any, identifier: str) -> None:

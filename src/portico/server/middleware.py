@@ -13,15 +13,17 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import CoroutineType
 from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico._lazy import load_module
 from portico.rpc.call import Call, Handler
 from portico.rpc.identity import identity_of
+from portico.server.asking.current import CurrentCall
 from portico.server.guard import Passage, passed
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, ToolError
@@ -31,6 +33,8 @@ from portico.wire.resources import ListResourcesResult, ListResourceTemplatesRes
 from portico.wire.tools import CallToolResult, ListToolsResult
 
 log = logging.getLogger("portico.requests")
+
+MOST_CLIENTS = 10_000
 
 _HOOKS = {
     "tools/call": "on_call_tool",
@@ -59,6 +63,7 @@ class MiddlewareContext(Struct, frozen=True):
     message: Any = None
     timestamp: float = 0.0
     source: str = "client"
+    server: Any = None
 
     @property
     def type(self) -> str:
@@ -68,6 +73,19 @@ class MiddlewareContext(Struct, frozen=True):
     def name(self) -> str:
         """Of the tool, prompt or resource that it is about; otherwise nothing."""
         return str(getattr(self.message, "name", None) or getattr(self.message, "uri", ""))
+
+    @property
+    def fastmcp_context(self) -> Any:
+        """The Context of the request, for its state and its log."""
+        return load_module("portico.server.familiar_extension").request_context(self.call, self.server).context
+
+    @property
+    def component(self) -> Any:
+        """The tool, prompt or resource of this server that it is about; None for one of another server."""
+        registry = self.server.registry
+        if self.method == "tools/call":
+            return registry.by_name.get(self.name)
+        return registry.prompts.get(self.name) or registry.resource(self.name)[0]
 
     def copy(self, **changes: Any) -> MiddlewareContext:
         return msgspec.structs.replace(self, **changes)
@@ -88,8 +106,14 @@ class Hooks:
     one page in it.
     """
 
-    def __call__(self, handler: Handler) -> Handler:
+    # So that a server says which it is when it is put on.
+    takes_server = True
+
+    def __call__(self, handler: Handler, server: Any = None) -> Handler:
         async def handle(call: Call) -> Any:
+            if CurrentCall.wanted and server is not None:
+                CurrentCall.answering.set((call, server.runtime))
+
             async def innermost(context: MiddlewareContext) -> Any:
                 result = await handler(_called(call, context))
                 kind = _LISTS.get(context.method)
@@ -97,7 +121,7 @@ class Hooks:
                     msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
                 )
 
-            return await self._chain(call.method, innermost)(_context(call))
+            return await self._chain(call.method, innermost)(middleware_context(call, server))
 
         return handle
 
@@ -117,11 +141,11 @@ def _around(hook: Any, inner: CallNext) -> CallNext:
     return call
 
 
-def _context(call: Call) -> MiddlewareContext:
+def middleware_context(call: Call, server: Any = None) -> MiddlewareContext:
     message = None
     if call.method in METHODS and call.id is not None:
         message = call.typed()
-    return MiddlewareContext(call, call.method, message, time.time())
+    return MiddlewareContext(call, call.method, message, time.time(), server=server)
 
 
 def _called(call: Call, context: MiddlewareContext) -> Call:
@@ -141,9 +165,11 @@ def _read(call: Call) -> Any:
 class LoggingMiddleware(Hooks):
     """A line for each request: what it was, about what, what came of it, and how long it took."""
 
-    def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
+    def __init__(
+        self, logger: logging.Logger | None = None, level: int = logging.INFO, log_level: int | None = None, **_: Any
+    ) -> None:
         self._log = logger or log
-        self._level = level
+        self._level = level if log_level is None else log_level
 
     async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         began = time.perf_counter()
@@ -163,6 +189,49 @@ class LoggingMiddleware(Hooks):
 
 TimingMiddleware = LoggingMiddleware
 
+# FastMCP has others for JSON and for every kind of request: `log_format` of the server and the line itself do both.
+StructuredLoggingMiddleware = DetailedTimingMiddleware = LoggingMiddleware
+
+
+class PingMiddleware(Hooks):
+    """FastMCP's, which keeps connections open. Ours are kept open by the transport, so that it does nothing."""
+
+    def __init__(self, interval_ms: int = 30_000) -> None: ...
+
+
+class RateLimitingMiddleware(Hooks):
+    """So many requests a second from each principal or address, and no more than `burst_capacity` at once."""
+
+    def __init__(
+        self,
+        max_requests_per_second: float = 10.0,
+        burst_capacity: int | None = None,
+        get_client_id: Callable[[MiddlewareContext], str] | None = None,
+        global_limit: bool = False,
+    ) -> None:
+        self._rate = max_requests_per_second
+        self._most = float(burst_capacity or 2 * max_requests_per_second)
+        self._client, self._global = get_client_id, global_limit
+        # By client: how many requests are left to it, and as of when. A client that is forgotten has all of them.
+        self._left: OrderedDict[Any, tuple[float, float]] = OrderedDict()
+
+    async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        who = None if self._global else self._client(context) if self._client else _sender_of(context.call)
+        now = time.monotonic()
+        left, then = self._left.get(who, (self._most, now))
+        left = min(self._most, left + (now - then) * self._rate)
+        if left < 1:
+            raise ToolError("Too many requests; try again later.", kind="RateLimited", retryable=True)
+        self._left[who] = left - 1, now
+        self._left.move_to_end(who)
+        while len(self._left) > MOST_CLIENTS:
+            self._left.popitem(last=False)
+        return await call_next(context)
+
+
+def _sender_of(call: Call) -> Any:
+    return identity_of(call.principal) or call.address
+
 
 class RetryMiddleware(Hooks):
     """Calls a tool again that failed for want of a connection or of time. Only for tools that may run twice."""
@@ -172,8 +241,15 @@ class RetryMiddleware(Hooks):
         retries: int = 2,
         delay: float = 0.1,
         errors: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+        *,
+        max_retries: int | None = None,
+        base_delay: float | None = None,
+        retry_exceptions: tuple[type[Exception], ...] | None = None,
+        **_: Any,
     ) -> None:
-        self._retries, self._delay, self._errors = retries, delay, errors
+        self._retries = retries if max_retries is None else max_retries
+        self._delay = delay if base_delay is None else base_delay
+        self._errors = retry_exceptions or errors
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         for attempt in range(self._retries):
@@ -190,8 +266,18 @@ class ResponseCachingMiddleware(Hooks):
     What came by rules, limits or an audit is not kept: they are about every call.
     """
 
-    def __init__(self, tools: Collection[str], seconds: float = 60.0, most: int = 1_000) -> None:
-        self._tools, self._seconds, self._most = frozenset(tools), seconds, most
+    def __init__(
+        self,
+        tools: Collection[str] = (),
+        seconds: float = 60.0,
+        most: int = 1_000,
+        *,
+        call_tool_settings: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        said = call_tool_settings or {}
+        self._tools, self._most = frozenset(tools or said.get("included_tools") or ()), most
+        self._seconds = said.get("ttl", seconds)
         self._kept: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
@@ -227,8 +313,8 @@ def _sender(call: Call) -> tuple[Any, ...]:
 class ResponseLimitingMiddleware(Hooks):
     """Cuts off results that would fill a model's window: beyond `longest` characters a text ends with a remark."""
 
-    def __init__(self, longest: int = 100_000) -> None:
-        self._longest = longest
+    def __init__(self, longest: int = 100_000, *, max_size: int | None = None, **_: Any) -> None:
+        self._longest = longest if max_size is None else max_size
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
@@ -253,8 +339,14 @@ class ResponseLimitingMiddleware(Hooks):
 class ErrorHandlingMiddleware(Hooks):
     """Tells a function of every unexpected error, and passes it on. `on_error` gets the error and the context."""
 
-    def __init__(self, on_error: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:
-        self._on_error = on_error
+    def __init__(
+        self,
+        on_error: Callable[[Exception, MiddlewareContext], Any] | None = None,
+        *,
+        error_callback: Callable[[Exception, MiddlewareContext], Any] | None = None,
+        **_: Any,
+    ) -> None:
+        self._on_error = on_error or error_callback
 
     async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         try:
@@ -267,3 +359,7 @@ class ErrorHandlingMiddleware(Hooks):
                 if isinstance(told, CoroutineType):
                     await cast("Awaitable[Any]", told)
             raise
+
+
+Middleware = Hooks
+"""FastMCP's word for the same."""

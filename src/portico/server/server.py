@@ -28,7 +28,14 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
-from portico.server.familiar import FamiliarServer, familiar_transport, set_log_level
+from portico.server.familiar import FamiliarServer, familiar_transport, middleware_of, set_log_level
+from portico.server.familiar_settings import (
+    OnDuplicate,
+    RequestStateSecurity,
+    ResourceSecurity,
+    hints_by_method,
+    takes_familiar_options,
+)
 from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
 from portico.server.registry import run_time
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
@@ -82,6 +89,9 @@ class FaceHandler(Handler, Protocol):
     def desk(self) -> Server: ...
 
 
+# Unless something else is said: values that would lead out of a folder are refused.
+_INSIDE = ResourceSecurity()
+
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 CAPABILITIES: dict[str, Any] = {
@@ -111,8 +121,14 @@ class Server(FamiliarServer, Registrar):
     * **most_threads** – how many `def` bodies may run at once.
     * **ttl_ms**, **cache_scope** – how long clients may keep lists and resources, and whether several users may share
       them.
+    * **cache_hints** – the same for single methods: `{"tools/list": CacheHint(ttl_ms=60_000)}`.
     * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
       the same key; otherwise each makes its own.
+    * **request_state_security** – the same as an object, for several keys or a codec: a `RequestStateSecurity`.
+    * **resource_security** – which values of a URI's variables never reach a function of this server; None: all do. A
+      `ResourceSecurity`, by default one that refuses absolute paths and those that lead out of where they begin.
+    * **on_duplicate** – what becomes of a second tool, resource or prompt of one name: an "error", or the second one
+      takes the place of the first ("replace", and with a warning "warn"), or it is left out ("ignore").
     * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
       PORTICO_STORE, or memory.
     * **log_level** – of what Portico itself logs: "debug", "info", "warning", "error" or "critical".
@@ -125,17 +141,18 @@ class Server(FamiliarServer, Registrar):
     * **providers**, **transforms**, **extensions** – added with `add_provider`, `add_transform` and `add_extension`.
     """
 
+    @takes_familiar_options
     @explained
     def __init__(
         self,
         name: str = "server",
+        instructions: str | None = None,
         *,
         version: str = "0.0.0",
         title: str | None = None,
         description: str | None = None,
         website_url: str | None = None,
         icons: Sequence[Any] | None = None,
-        instructions: str | None = None,
         capabilities: dict[str, Any] | None = None,
         middleware: Iterable[Middleware] = (),
         lifespan: Lifespan | None = None,
@@ -144,7 +161,11 @@ class Server(FamiliarServer, Registrar):
         most_threads: int = MOST_THREADS,
         ttl_ms: int = 0,
         cache_scope: Literal["public", "private"] = "private",
+        cache_hints: Mapping[str, Any] | None = None,
         state_key: bytes | None = None,
+        request_state_security: RequestStateSecurity | None = None,
+        resource_security: ResourceSecurity | None = _INSIDE,
+        on_duplicate: OnDuplicate = "error",
         store: str | None = None,
         log_level: str | None = None,
         auth: Any = None,
@@ -160,7 +181,8 @@ class Server(FamiliarServer, Registrar):
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
-        self.seal = Seal(state_key, name=name)
+        security = request_state_security
+        self.seal = Seal(state_key, name=name) if security is None else security.sealing(name)
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
         self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
@@ -169,6 +191,7 @@ class Server(FamiliarServer, Registrar):
         checked_extensions(self._extensions)
         self.subscriptions = Subscriptions()
         self._hints = checked_hints(ttl_ms, cache_scope)
+        self._hints_by_method = hints_by_method(cache_hints or {})
         self._lifespans = Lifespans()
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
@@ -190,13 +213,16 @@ class Server(FamiliarServer, Registrar):
         self.connector: Any = None
         # Which those are, by alias.
         self.accounts: dict[str, Any] = {}
-        self._middleware = list(middleware)
+        self._middleware = [middleware_of(one, self) for one in middleware]
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
         # Whether texts are structured content too; and what transforms let through.
         self._structured = structured_output
+        # What becomes of a second component of one name; and which values of a URI never reach a function.
+        self._on_duplicate = on_duplicate
+        self._resource_security = resource_security
         # What is there from the first tool on that has a page of MCP Apps.
         self._app_pages: Service | None = None
         self._filters: list[Callable[[Component], bool]] = []
@@ -224,6 +250,8 @@ class Server(FamiliarServer, Registrar):
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
+        for catalog in (self.tools, self.prompts, self.resources, self.templates):
+            catalog.hints = self._hints_by_method.get(catalog.method, self._hints)
         # What answers each list.
         self._lists: dict[str, Answer] = {
             catalog.method: partial(self._list, catalog)
@@ -331,16 +359,23 @@ class Server(FamiliarServer, Registrar):
 
     async def _answer(self, call: Call) -> Any:
         """What the middleware is put around."""
-        answer = self._answers.get(call.method, self._unknown)
-        result = answer(call)
+        if call.answer is None:
+            result = self._answers.get(call.method, self._unknown)(call)
+        else:
+            # What is asked in the course of it is not answered so.
+            result = call.answer(replace(call, answer=None))
         return await result if type(result) is CoroutineType else result
+
+    def answer_with(self, answer: Answer, call: Call) -> Any:
+        """The answer of another function, with this server's middleware around it as around its own."""
+        return answer(call) if self._chain is None else self._chain(replace(call, answer=answer))
 
     def _discover(self, call: Call) -> DiscoverResult:
         return DiscoverResult(
             supported_versions=list(MODERN_REVISIONS),
             capabilities=self.capabilities,
             instructions=self.instructions,
-            **self._hints,
+            **self._hints_by_method.get("server/discover", self._hints),
         )
 
     def _list(self, catalog: Catalog[Any], call: Call) -> Any:
@@ -396,7 +431,8 @@ class Server(FamiliarServer, Registrar):
         else:
             result = await self._others.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
-            result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
+            hints = self._hints_by_method.get("resources/read", self._hints)
+            result.ttl_ms, result.cache_scope = hints["ttl_ms"], hints["cache_scope"]
             if params.request_state is not UNSET or params.input_responses is not jsonrpc.NOTHING:
                 # It depends on answers, which no cache knows of (server/utilities/caching).
                 result.ttl_ms, result.cache_scope = 0, "private"
@@ -515,6 +551,11 @@ class Server(FamiliarServer, Registrar):
             return known
         return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
 
+    def needs_task(self, tool: str) -> bool:
+        """Whether a tool is known to run only as a task."""
+        found = self.registry.by_name.get(tool)
+        return found is not None and found.task is not None and found.task.mode == "required"
+
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""
         own = self.own(kind, name)
@@ -612,12 +653,17 @@ class Server(FamiliarServer, Registrar):
 
     def _register(self, component: Component) -> None:
         self._add_components([component])
+        run_time.note_alone(self.subscriptions.spread, component)
 
     def _add_components(self, components: list[Component]) -> None:
         for one in components:
             # A service says itself how its tools answer.
             if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
                 one.structure_text()
+            if isinstance(one, Resource) and not one.says_security and not one.owner:
+                one.security = self._resource_security
+        if self._on_duplicate != "error":
+            components = self.registry.without_doubles(components, self._on_duplicate)
         if self._filters:
             components = [one for one in components if all(keeps(one) for keeps in self._filters)]
         pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
@@ -763,7 +809,7 @@ class Server(FamiliarServer, Registrar):
 
     def use(self, middleware: Middleware) -> None:
         """Put a middleware around everything this server answers; the last one is the outermost."""
-        self._middleware.append(middleware)
+        self._middleware.append(middleware_of(middleware, self))
         self._link()
 
     def _link(self) -> None:
@@ -814,7 +860,7 @@ class Server(FamiliarServer, Registrar):
         * **quiet** – whether the URL is left unsaid on stderr.
         * and those of `asgi()`, except `loopback`.
         """
-        transport, options = familiar_transport(transport, options)
+        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
         if transport == "stdio":
             check_options('run("stdio")', options, stdio.StdioOptions)
             stdio.run(self.front, self.lifespan, **options)
@@ -826,9 +872,12 @@ class Server(FamiliarServer, Registrar):
     @overload
     async def run_async(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
     @overload
-    async def run_async(self, transport: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
+    async def run_async(
+        self, transport: Literal["http", "streamable-http", "sse"], **options: Unpack[HttpOptions]
+    ) -> None: ...
     async def run_async(self, transport: str = "stdio", **options: Any) -> None:
         """`run` inside a loop that runs already; it has the same options."""
+        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
         if transport == "stdio":
             check_options('run_async("stdio")', options, stdio.StdioOptions)
             stdin, stdout = stdio.claim()

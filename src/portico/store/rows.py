@@ -1,6 +1,7 @@
 """Rows to typed values, and values to JSON.
 
-A row becomes a Struct by the names of its columns, a tuple by their order, or anything else when there is one column.
+A row becomes a Struct by the names of its columns, a tuple by their order, or anything else when there is one column. A
+bare `tuple` is what the driver gives, which is quicker where there are very many.
 What is not a plain value is JSON in its column; `msgspec.Raw` is JSON that is kept as it is, and empty for null.
 """
 
@@ -40,7 +41,9 @@ def decode(kind: Any, columns: tuple[str, ...], rows: list[Row], *, nullable: bo
 def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[list[Row]], list[Any]]:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return _struct_reader(kind, columns)
-    if get_origin(kind) is tuple or kind is tuple:
+    if kind is tuple:
+        return lambda rows: rows
+    if get_origin(kind) is tuple:
         return lambda rows: msgspec.convert(rows, list[kind], strict=False)
     if len(columns) != 1:
         raise UsageError(

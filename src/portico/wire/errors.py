@@ -22,7 +22,8 @@ Error                        everything we raise on purpose
 │   └── BadStatus                  an HTTP status where an answer should be
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
 │   ├── InsufficientScope          because the principal lacks scopes
-│   └── Refused                    because the client would not answer what the tool asked of it
+│   ├── Refused                    because the client would not answer what the tool asked of it
+│   └── NeedsTask                  because it runs only as a task, and the client's revision has none
 └── UsageError               our API was misused; raised while building, never while answering
 ```
 """
@@ -286,6 +287,13 @@ class InsufficientScope(ToolError):
         self.scopes = frozenset(scopes)
         lacking = ", ".join(sorted(self.scopes if missing is None else missing))
         super().__init__(f"{what} needs the scope {lacking}.")
+
+
+class NeedsTask(ToolError):
+    """A tool that runs only as a task was called by a client whose revision has none. Nothing was done."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} takes longer than a call may, and this client cannot deal with tasks.")
 
 
 class Refused(ToolError):

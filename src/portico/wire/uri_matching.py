@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from portico.wire.uri_syntax import OPERATORS, Expression, Literal, Operator, Part, Variable, plain
 
 Value: TypeAlias = str | list[str] | dict[str, str]
 
 
-class Skip(NamedTuple):
+class Skip(Struct, frozen=True):
     """What follows, up to the token `to`, may be missing."""
 
     to: int
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True):
     """Consecutive characters of a kind: the value of one variable, or all the parameters of a named expression."""
 
     variables: tuple[Variable, ...]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from portico.wire.errors import UsageError
 
@@ -12,7 +14,7 @@ Scalar: TypeAlias = str | int | float | bool
 Given: TypeAlias = Scalar | Sequence[str] | Mapping[str, str] | None
 
 
-class Operator(NamedTuple):
+class Operator(Struct, frozen=True):
     """One column of the table in RFC 6570, appendix A; `stops` is ours, and says where a value ends when matching."""
 
     first: str
@@ -35,19 +37,19 @@ OPERATORS = {
 }
 
 
-class Literal(NamedTuple):
+class Literal(Struct, frozen=True):
     text: str
     units: str
 
 
-class Variable(NamedTuple):
+class Variable(Struct, frozen=True):
     name: str
     units: str  # of the name, to find it in a query
     exploded: bool
     prefix: int  # 0: the whole value
 
 
-class Expression(NamedTuple):
+class Expression(Struct, frozen=True):
     operator: str
     variables: tuple[Variable, ...]
 

@@ -1,19 +1,23 @@
-"""A server on stdio that writes into a file, and is killed in the middle of it: `ledger.py FILE STORE`."""
+"""A server on stdio that writes into a file, and is killed in the middle of it: `ledger.py FILE STORE [tasks]`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
-from portico import Server
+from portico import Context, Server
 from portico.services.code import Code
 
 file, store = Path(sys.argv[1]), sys.argv[2]
 # Killed once: before or after the line is written, or while something is only read.
 fate = file.with_suffix(".fate")
-server = Server("ledger", version="1")
+with_tasks = "tasks" in sys.argv
+server = Server("ledger", version="1", store=store if with_tasks else None)
 
 
 def die(moment: str) -> None:
@@ -47,6 +51,23 @@ def put(n: int) -> str:
     die(f"put {n}")
     return f"put {n}"
 
+
+async def post(ctx: Context, n: int) -> str:
+    """Write one line, as a task."""
+    await ctx.step("write", lambda: write(n))
+    while fate.exists() and not known_tasks():  # noqa: ASYNC110 - another's row
+        await asyncio.sleep(0.01)
+    die("known")
+    return f"posted {n}"
+
+
+def known_tasks() -> list[tuple[str]]:
+    with closing(sqlite3.connect(store)) as database:
+        return database.execute("select outcome from portico_run_call where outcome like '%task%'").fetchall()
+
+
+if with_tasks:
+    server.tool(task="required")(post)
 
 if __name__ == "__main__":
     server.add(Code(store=store))

@@ -7,6 +7,7 @@ import ast
 import asyncio
 import sys
 from argparse import Namespace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from portico import Client, Server, ToolError
+from portico import Client, Gateway, Hooks, Server, ToolError
 from portico.access import settings
 from portico.cli.faces import put_on
-from portico.extend import Call, Principal, SearchFace, ToolAnnotations
+from portico.extend import Call, ClientCapabilities, Principal, SearchFace, ToolAnnotations, identity_of
 from portico.faces import seen
 from portico.faces.auto import AutoFace
 from portico.server.server import FaceChoice
-from portico.services.code import CodeFace, stubs
+from portico.services.code import CodeFace, holders, stubs
+from portico.services.code.journal import Journal, RunStore, digest_of
+from portico.services.code.service import STRANGERS
 from portico.services.code.table import ScriptTool, ToolTable
 from portico.wire.discover import DiscoverResult
 from portico.wire.meta import ServerCapabilities
@@ -31,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 from shop import READS, jail_only, run
 
 ANN, EVE = Principal("ann", groups=frozenset({"ops"})), Principal("eve")
+ELICITS = ClientCapabilities(elicitation={})
 CODE = "from tools import price\nawait price('abc')"
 
 
@@ -81,6 +85,87 @@ async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> No
         ("shop", "price"),
         ("code", "run_saved"),
     ]
+
+
+@jail_only
+async def test_what_a_script_calls_belongs_to_its_own_run(server: Server) -> None:
+    """The jail of the second run was made during the first, in what was around that one."""
+    above: list[tuple[Any, Any]] = []
+
+    class Placing(Noting):
+        def ended(self, passage: Any, result: Any, failure: Any) -> None:
+            if passage.owned == ("shop", "price"):
+                above.append((passage.call.principal.id, passage.parent.call.principal.id))
+
+    server.protect(witness=Placing())
+    face = CodeFace(server)
+    async with server.lifespan(), face.desk.lifespan():
+        for who in (ANN, EVE, ANN):
+            params = Raw(msgspec.json.encode({"name": "run", "arguments": {"code": CODE}}))
+            await face(Call(method="tools/call", id=1, params=params, principal=who))
+    assert above == [("ann", "ann"), ("eve", "eve"), ("ann", "ann")]
+
+
+class Naming(Hooks):
+    def __init__(self) -> None:
+        self.named: list[str] = []
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        self.named.append(context.name)
+        return await call_next(context)
+
+    async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+        listed = await call_next(context)
+        return msgspec.structs.replace(listed, tools=[one for one in listed.tools if one.name != "secret"])
+
+
+@jail_only
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_middleware_is_around_what_a_face_answers_and_around_what_its_scripts_call(
+    server: Server, revision: Any
+) -> None:
+    naming, methods = Naming(), []
+
+    def note(handler: Any) -> Any:
+        async def handle(call: Call) -> Any:
+            methods.append(call.method)
+            return await handler(call)
+
+        return handle
+
+    server.use(naming)
+    server.use(note)
+    async with Client(CodeFace(server), principal=ANN, revision=revision) as client:
+        assert await names(client) == ["find_tools", "run", "describe_tools"]
+        await client.call_tool("find_tools", {"queries": "price"})
+        assert (await run(client, CODE, save="prices")).structured["value"] == 3
+        await client.call_tool("prices", {})
+        hidden = await run(client, "from tools import secret")
+    assert naming.named == ["find_tools", "run", "price", "run_saved", "price", "run"]
+    assert "has no 'secret'" in hidden.text
+    assert {"tools/call", "tools/list"} <= set(methods)
+    async with Client(SearchFace(server), principal=ANN, revision=revision) as client:
+        del naming.named[:]
+        await client.call_tool("call_tool", {"name": "price", "arguments": {"item": "abc"}})
+        await client.call_tool("call_tool", {"nam": "price"}, raise_on_error=False)
+    assert naming.named == ["price", "call_tool"]
+
+
+@jail_only
+async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
+    def closed(handler: Any) -> Any:
+        async def handle(call: Call) -> Any:
+            if call.method == "tools/call":
+                raise ToolError("closed")
+            return await handler(call)
+
+        return handle
+
+    server.use(closed)
+    async with Client(CodeFace(server), principal=ANN) as client:
+        for tool, arguments in (("run", {"code": "1"}), ("find_tools", {"queries": "price"}), ("price", {"item": "a"})):
+            with pytest.raises(ToolError, match="closed"):
+                await client.call_tool(tool, arguments)
 
 
 @jail_only
@@ -181,18 +266,6 @@ async def test_strangers_over_http_are_not_the_person_who_started_the_server(ser
 
 
 # Tools that scripts cannot call, and those that look as if
-
-
-@jail_only
-async def test_a_tool_that_runs_only_as_a_task_is_refused_clearly(server: Server) -> None:
-    @server.tool(task="required", annotations=READS)
-    async def long(item: str) -> str:
-        return item
-
-    code = "from tools import long\ntry:\n    await long('x')\nexcept ToolError as e:\n    return f'{e.kind}: {e}'"
-    async with Client(CodeFace(server), principal=ANN, revision="2025-11-25") as client:
-        said = (await run(client, code)).text
-    assert "Unsupported: A script cannot call long: 'long' has to be called as a task" in said
 
 
 @jail_only
@@ -337,5 +410,94 @@ async def test_an_empty_object_is_an_argument(server: Server) -> None:
 def test_faces_are_below_the_path_of_their_server(server: Server) -> None:
     for path, found in (("/mcp", "/mcp/search"), ("/api/mcp/", "/api/mcp/search"), ("/", "/search")):
         other = Server("other", version="1")
-        put_on(other, Namespace(transport="http", path=path, face=None, store=None, data=None), FaceChoice())
+        put_on(other, Namespace(transport="http", path=path, face=None, view=None, store=None, data=None), FaceChoice())
         assert found in other.endpoints()
+
+
+# Faces of views
+
+
+@pytest.fixture
+def gateway(server: Server) -> Gateway:
+    other = Server("other")
+
+    @other.tool
+    async def wipe() -> str:
+        """Remove everything."""
+        return "gone"
+
+    found = Gateway({"shop": server, "other": other}, name="acme")
+    found.add_view("ops", upstreams=["shop"])
+    return found
+
+
+@jail_only
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_face_of_a_view_finds_and_runs_what_is_in_the_view(gateway: Gateway, revision: Any) -> None:
+    witness = Noting()
+    gateway.protect(witness=witness)
+    rules = [{"who": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}, {"tool": "other.*"}]
+    settings.apply(gateway, settings.read({"rule": rules}))
+    put_on(gateway, Namespace(transport="http", path="/mcp", face=None, view=None, store=None, data=None), FaceChoice())
+    search, code = (gateway.endpoints()[f"/mcp/ops/{name}"] for name in ("search", "code"))
+    async with gateway.lifespan():
+        async with Client(search, principal=ANN, revision=revision) as ann:
+            found = (await ann.call_tool("find_tools", {"queries": ["remove everything", "what it costs"]})).text
+            assert "shop_price(" in found and "wipe" not in found and "secret" not in found
+            with pytest.raises(ToolError, match="There is no tool 'other_wipe'"):
+                await ann.call_tool("call_tool", {"name": "other_wipe", "arguments": {}})
+        async with Client(code, principal=ANN, revision=revision) as ann:
+            assert await names(ann) == ["find_tools", "run", "describe_tools"]
+            assert (await run(ann, "from tools import shop\nawait shop.price('abc')")).text == "3"
+            assert "other" in (await run(ann, "from tools import other")).text
+            assert "has no 'shop_secret'" in (await run(ann, "from tools import shop_secret")).text
+        async with Client(code, principal=EVE, revision=revision) as eve:
+            assert await names(eve) == ["find_tools"]
+    assert ("code", "run") in witness.noted and ("shop", "price") in witness.noted
+
+
+@jail_only
+async def test_a_run_that_was_begun_in_one_view_is_not_gone_on_with_in_another(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    gateway.add_view("rest", upstreams=["other"])
+    store = str(tmp_path / "runs.db")
+    rest, ops = (CodeFace(gateway.views[name], store=store) for name in ("rest", "ops"))
+    given = {"name": "run", "arguments": {"code": "from tools import other_wipe\nawait other_wipe()"}}
+
+    async def ask(face: CodeFace, **more: Any) -> Any:
+        params = Raw(msgspec.json.encode({**given, **more}))
+        return await face(Call(method="tools/call", id=1, params=params, principal=ANN, capabilities=ELICITS))
+
+    async with gateway.lifespan(), rest.desk.lifespan(), ops.desk.lifespan():
+        asked = await ask(rest)
+        answers = {key: {"action": "accept", "content": {}} for key in asked.input_requests}
+        carried = {"inputResponses": answers, "requestState": asked.request_state}
+        with pytest.raises(ToolError, match="journal of this run is gone"):
+            await ask(ops, **carried)
+        asked = await ask(rest)
+        carried["requestState"] = asked.request_state
+        done = await ask(rest, **carried)
+        assert msgspec.json.decode(done.structured_content)["value"] == "gone"
+
+
+@jail_only
+@pytest.mark.parametrize(("owner", "about"), [("ann", {"principal": ANN}), (STRANGERS, {"address": "203.0.113.9"})])
+async def test_a_run_that_was_cut_off_is_gone_on_with_for_who_is_known(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, about: dict[str, Any]
+) -> None:
+    """Whoever has not logged in cannot be told from another: the second would get what the first has done."""
+    store = RunStore(str(tmp_path / "runs.db"))
+    with monkeypatch.context() as patched:
+        patched.setattr(holders, "own", lambda: f"{holders._machine()} 1 never")
+        journal = Journal(store, identity_of(about.get("principal")) or owner, digest_of(CODE, None))
+        journal.record(1, "price", sha256(b'{"item":"abc"}').hexdigest(), 1.0, '{"value":"of another"}')
+        await journal.save()
+        await journal.rest()
+    await store.close()
+    face = CodeFace(server, store=store.url)
+    params = Raw(msgspec.json.encode({"name": "run", "arguments": {"code": CODE}}))
+    async with server.lifespan(), face.desk.lifespan():
+        said = await face(Call(method="tools/call", id=1, params=params, **about))
+    found = msgspec.json.decode(said.structured_content)
+    assert (found["value"], found.get("resumed")) == ((3, None) if owner == STRANGERS else ("of another", True))

@@ -113,46 +113,46 @@ async def test_the_questions_are_answered(strict: Talk) -> None:
     assert version.text.startswith("Python 3.")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "open('/etc/passwd').read(); 'ESC' + 'APED'",
-        "import os; os.listdir('/'); 'ESC' + 'APED'",
-        "open('file', 'w').write('x'); 'ESC' + 'APED'",
-        "import os; 'ESC' + 'APED' if 'SECRET' in str(os.environ) else 'no'",
-        "import socket; socket.create_connection(('127.0.0.1', 22)); 'ESC' + 'APED'",
-        "import os; os.fork(); 'ESC' + 'APED'",
-        "import subprocess; subprocess.run(['true']); 'ESC' + 'APED'",
-        "import ctypes; ctypes.CDLL(None); 'ESC' + 'APED'",
-        "import threading; threading.Thread(target=print).start(); 'ESC' + 'APED'",
-        "import os; os.kill(1, 9); 'ESC' + 'APED'",
-        "import eryx; 'ESC' + 'APED'",
-        "import msgspec; 'ESC' + 'APED'",
-    ],
-    ids=range(12),
-)
-async def test_there_is_nothing_to_reach(strict: Talk, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ATTEMPTS = [
+    "open('/etc/passwd').read(); 'ESC' + 'APED'",
+    "import os; os.listdir('/'); 'ESC' + 'APED'",
+    "open('file', 'w').write('x'); 'ESC' + 'APED'",
+    "import os; 'ESC' + 'APED' if 'SECRET' in str(os.environ) else 'no'",
+    "import socket; socket.create_connection(('127.0.0.1', 22)); 'ESC' + 'APED'",
+    "import os; os.fork(); 'ESC' + 'APED'",
+    "import subprocess; subprocess.run(['true']); 'ESC' + 'APED'",
+    "import ctypes; ctypes.CDLL(None); 'ESC' + 'APED'",
+    "import threading; threading.Thread(target=print).start(); 'ESC' + 'APED'",
+    "import os; os.kill(1, 9); 'ESC' + 'APED'",
+    "import eryx; 'ESC' + 'APED'",
+    "import msgspec; 'ESC' + 'APED'",
+]
+
+
+async def test_there_is_nothing_to_reach(strict: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one session, which goes on after each of them: an interpreter in WebAssembly takes half a second to begin."""
     monkeypatch.setenv("PORTICO_TEST_SECRET", "SECRET")
-    assert "ESCAPED" not in await strict.text(code)
-    assert await strict.text("3 + 4") == "7"
+    for code in ATTEMPTS:
+        assert "ESCAPED" not in await strict.text(code), code
+        assert await strict.text("3 + 4") == "7", code
 
 
 @pytest.mark.parametrize(
-    "code, reason",
+    "code, timeout, reason",
     [
-        ("while True: pass", "did not stop"),
-        ("9**9**9", "did not stop"),
-        ("import os; os._exit(3)", "its interpreter broke down"),
-        ("while True: print('x' * 10000)", "printed more than"),
-        ("import sys; sys.setrecursionlimit(10**8)\ndef f(): f()\nf()", "was ended"),
+        ("while True: pass", 1, "did not stop"),
+        ("9**9**9", 1, "did not stop"),
+        ("import os; os._exit(3)", 30, "its interpreter broke down"),
+        ("while True: print('x' * 10000)", 30, "printed more than"),
+        ("import sys; sys.setrecursionlimit(10**8)\ndef f(): f()\nf()", 2, "was ended"),
     ],
     ids=range(5),
 )
 async def test_what_cannot_go_on_is_ended_and_the_server_answers_meanwhile(
-    strict: Talk, code: str, reason: str
+    strict: Talk, code: str, timeout: int, reason: str
 ) -> None:
     await strict.client.ping()
-    result = await strict.run(code, timeout=2)
+    result = await strict.run(code, timeout=timeout)
     assert result.is_error
     assert reason in result.text
     assert await strict.text("3 + 4") == "7"

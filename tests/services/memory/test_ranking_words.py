@@ -139,10 +139,10 @@ def test_what_kind_of_text_it_is(text: str, mark: int) -> None:
 
 
 def test_what_kind_of_question_it_is() -> None:
-    assert ask("When did we move?").when
-    assert ask("Give me a summary of everything").broad
-    assert ask("Can you help me with the build?").request
-    assert ask("What did you recommend?").of_assistant
+    assert ask("When did we move?").manner.when
+    assert ask("Give me a summary of everything").manner.broad
+    assert ask("Can you help me with the build?").manner.request
+    assert ask("What did you recommend?").manner.of_assistant
     asked = ask("Can you tell me what Ann said about the storage?")
     assert asked.terms["storag"] > asked.terms["tell"]
     assert asked.names["ann"]

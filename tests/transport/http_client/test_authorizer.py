@@ -178,13 +178,13 @@ async def test_what_was_kept_for_one_login_is_not_for_the_next(serve: Serve, iss
 async def test_a_person_takes_as_long_as_a_person_takes(serve: Serve, issuer: Issuer) -> None:
     """The time that a request may take is for the server; also whoever waits for the same login has it."""
     there = await serve(Guarded(issuer))
-    slow = 0.3
+    slow = 1.2
 
     async def person(url: str, redirect_uri: str) -> str:
         await asyncio.sleep(slow)
         return await headless(url, redirect_uri)
 
-    client = Client(there.url, auth=oauth_for(there.url), browser=person, timeout=0.2, retries=0)
+    client = Client(there.url, auth=oauth_for(there.url), browser=person, timeout=1.0, retries=0)
     async with asyncio.timeout(PATIENCE), client:
         there.refused.add("token-1")
         await asyncio.gather(*(client.list_tools() for _ in range(3)))

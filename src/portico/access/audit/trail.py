@@ -193,6 +193,8 @@ def _put_aside(file: Path, largest: int) -> None:
 
 def verify_trail(file: Path) -> AuditReport:
     """Whether a trail is whole, from the first record on, also where it was begun in the older form."""
+    # Before the trail is, which may be written to meanwhile.
+    expected = HeadFile(file.parent, str(file)).read()
     parts = trail_parts(file)
     old = [part for part in parts if _is_old(part)]
     bad = _verify_old(old)
@@ -203,7 +205,6 @@ def verify_trail(file: Path) -> AuditReport:
         report.found.insert(0, Tampering("changed", f"record {bad} of {file.name} is not what was written", number=bad))
     report.records += sum(1 for _ in _old_lines(old))
     bound = _bound(file, old, [part for part in parts if part not in old])
-    expected = HeadFile(file.parent, str(file)).read()
     found = ExpectedHead.parse(report.head) if report.head else ExpectedHead(0, "")
     if bound is not None:
         report.found.append(bound)

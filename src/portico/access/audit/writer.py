@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from portico import __version__
 from portico.access.audit import chain, retention, tables
 from portico.access.audit.chain import ChainHead
-from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, SigningPace, StoredCheckpoint
+from portico.access.audit.checkpoints import FIRST, Checkpoint, ExpectedHead, HeadFile, SigningPace, StoredCheckpoint
 from portico.access.audit.checkpoints import signed as sign
 from portico.access.audit.formats import WRITERS, Format, written_checkpoint
 from portico.access.audit.keys import AuditKey
@@ -161,6 +161,8 @@ class AuditWriter:
 
     async def _open(self) -> None:
         assert self._database is not None
+        # Before the store is: another process may write to both meanwhile, to the store first.
+        known = None if self._head_file is None else self._head_file.read()
         await self._database.open()
         try:
             await self._database.migrate(tables.HISTORY, tables.MIGRATIONS)
@@ -168,11 +170,10 @@ class AuditWriter:
         except BaseException:
             await self._database.close()
             raise
-        self._compare(last)
+        self._compare(last, known)
 
-    def _compare(self, last: StoredCheckpoint | None) -> None:
+    def _compare(self, last: StoredCheckpoint | None, known: ExpectedHead | None) -> None:
         """With what is known to have been written: a store that has forgotten it is an older copy."""
-        known = None if self._head_file is None else self._head_file.read()
         self._seen = last.number if last is not None else 0
         if known is None or known.number <= self._seen:
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 from portico.access.face.face import Face
 from portico.auth.assertions import ALGORITHM
+from portico.auth.principal import Principal
 from portico.auth.provider.keys import FaceKeys
 from portico.auth.verifiers import signatures
 from portico.auth.verifiers.credentials import Fetcher, RequestCredentials, TokenInvalid, Unavailable, Verified
@@ -49,6 +50,12 @@ class _OwnKeys:
         """The store says itself when they change."""
 
 
+def is_revoked(face: Face, principal: Any) -> bool:
+    """Whether it came by a grant of this face that was taken back."""
+    own = isinstance(principal, Principal) and principal.issuer == face.settings.issuer
+    return own and face.is_revoked(str(principal.claims.get("gid")))
+
+
 class FaceVerifier:
     """Takes exactly what the face has given out, and not revoked."""
 
@@ -67,6 +74,6 @@ class FaceVerifier:
         return self._standing(await self._tokens(credentials))
 
     def _standing(self, found: Verified | None) -> Verified | None:
-        if found is not None and self._face.is_revoked(str(found.principal.claims.get("gid"))):
+        if found is not None and is_revoked(self._face, found.principal):
             raise TokenInvalid("it was revoked")
         return found

@@ -9,11 +9,12 @@ start();
 
 async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token) {
+  const query = new URLSearchParams(location.search);
+  if (token || query.has("state")) {
     // Before anything else: it is not to be seen, kept in the history, or copied with the address.
     history.replaceState(null, "", location.pathname);
     try {
-      await signIn(token);
+      await signIn(token ?? await (await import("./oauth.js")).comeBack(query));
     } catch (why) {
       // The key of an earlier visit may still be good.
       say(why.message, "bad");
@@ -32,6 +33,8 @@ function door(why) {
   document.getElementById("side").replaceChildren(h("div", { class: "brand" }, "Portico"));
   const field = h("input", { type: "password", id: "token", class: "wide", autocomplete: "current-password" });
   const problem = h("p", { class: "problem", role: "alert" });
+  const login = h("div", {});
+  if (why.data?.scope) offerLogin(login, why.data.scope, problem).catch(() => {});
   const enter = async (event) => {
     event.preventDefault();
     try {
@@ -44,8 +47,15 @@ function door(why) {
   };
   fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "Who is there?"),
     h("p", { class: "quiet" }, plain(why.how ?? "Open the link that portico printed when it was started, or give the token here.", 600)),
-    h("form", { class: "stack", on: { submit: enter } }, h("label", { for: "token" }, "Token"), field, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Come in")))));
+    h("form", { class: "stack", on: { submit: enter } }, h("label", { for: "token" }, "Token"), field, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Come in"))), login));
   field.focus();
+}
+
+/** A way in for people, where the server has a login for them. */
+async function offerLogin(place, scope, problem) {
+  const { findLogin, goThere } = await import("./oauth.js");
+  const found = await findLogin();
+  if (found) fill(place, button("Log in", () => goThere(found, scope).catch((refused) => fill(problem, plain(refused.message)))));
 }
 
 function broken(why) {

@@ -2,6 +2,8 @@
 
 const ENDPOINT = "/console/mcp";
 const KEY = "portico-console-key";
+// Where a login is kept that can be renewed.
+export const LOGIN = "portico-console-login";
 const REVISION = "2026-07-28";
 let last = 0;
 
@@ -26,6 +28,18 @@ export async function signIn(token) {
 export async function signOut() {
   await fetch("/console/logout", { method: "POST", credentials: "same-origin", headers: { "portico-console": localStorage.getItem(KEY) ?? "" } });
   localStorage.removeItem(KEY);
+  sessionStorage.removeItem(LOGIN);
+}
+
+let renewing;
+/** Whether there is another token in place of one that has ended; all who wait for it wait for the same one. */
+const renewed = () => (renewing ??= renewLogin().catch(() => false).finally(() => { renewing = undefined; }));
+
+async function renewLogin() {
+  if (!sessionStorage.getItem(LOGIN)) return false;
+  const { renew } = await import("./oauth.js");
+  await signIn(await renew());
+  return true;
 }
 
 /** Call a tool of the console; gives its structured result. `notice(method, params)` hears what is said on the way. */
@@ -51,14 +65,15 @@ export async function call(name, args = {}, { signal, notice } = {}) {
   return message.result.structuredContent ?? {};
 }
 
-async function post(body, name, streaming, signal) {
+async function post(body, name, streaming, signal, again = true) {
   const headers = {
     "content-type": "application/json", "mcp-protocol-version": REVISION, "mcp-method": "tools/call", "mcp-name": name,
     accept: streaming ? "text/event-stream, application/json" : "application/json, text/event-stream",
     "portico-console": localStorage.getItem(KEY) ?? "",
   };
   try {
-    return await fetch(ENDPOINT, { method: "POST", credentials: "same-origin", headers, body, signal });
+    const answer = await fetch(ENDPOINT, { method: "POST", credentials: "same-origin", headers, body, signal });
+    return answer.status === 401 && again && await renewed() ? post(body, name, streaming, signal, false) : answer;
   } catch (why) {
     if (why.name === "AbortError") throw why;
     throw new Refusal("The server cannot be reached.", { status: 0 });

@@ -5,16 +5,18 @@ import { fill, fresh, h, plain } from "./dom.js";
 const MOST = 50;
 let opened;
 
-/** entries: [{title, kind, run}] */
-export function openPalette(entries) {
+/** entries: [{title, kind, run}]; coming: more of them, which nobody waits for who types already. */
+export function openPalette(entries, coming) {
   if (opened) return;
   const id = fresh("palette");
   const list = h("ul", { role: "listbox", id, "aria-label": "Found" });
   const input = h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": id, "aria-label": "Go to, or run", placeholder: "Go to, or run…", autocomplete: "off", spellcheck: "false" });
   const dialog = h("dialog", { class: "palette", "aria-label": "Command palette" }, input, list);
-  const known = entries.map((entry) => ({ ...entry, sought: `${entry.title} ${entry.kind}`.toLowerCase() }));
+  const sought = (entry) => ({ ...entry, sought: `${entry.title} ${entry.kind}`.toLowerCase() });
+  let known = entries.map(sought);
   let found = [];
   let at = 0;
+  let hurried = false;
   const draw = () => {
     fill(list, found.map((entry, index) => h("li", { role: "option", id: `${id}-${index}`, "aria-selected": String(index === at), on: { click: () => run(entry), pointermove: () => { if (at !== index) { at = index; mark(); } } } },
       h("span", { class: "name" }, plain(entry.title, 120)), h("span", { class: "quiet" }, entry.kind))));
@@ -38,11 +40,11 @@ export function openPalette(entries) {
     dialog.close();
     entry.run();
   };
-  input.addEventListener("input", seek);
+  input.addEventListener("input", () => { hurried = false; seek(); });
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") at = Math.min(found.length - 1, at + 1);
     else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
-    else if (event.key === "Enter") { if (found[at]) run(found[at]); event.preventDefault(); return; }
+    else if (event.key === "Enter") { if (found[at]) run(found[at]); else hurried = true; event.preventDefault(); return; }
     else return;
     event.preventDefault();
     mark();
@@ -57,4 +59,12 @@ export function openPalette(entries) {
   dialog.showModal();
   seek();
   input.focus();
+  coming.then((more) => {
+    const chosen = found[at];
+    known = [...known, ...more.map(sought)];
+    seek();
+    at = Math.max(0, found.indexOf(chosen));
+    mark();
+    if (hurried && opened === dialog && found.length) run(found[0]);
+  });
 }

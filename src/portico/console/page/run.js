@@ -5,8 +5,8 @@ import { button, copy, fill, h, plain, say, show, span } from "./dom.js";
 const MOST_LINES = 500;
 const FORMS = [["curl", "curl"], ["portico", "portico call"], ["pytest", "pytest test"], ["python", "Python"], ["json", "JSON"]];
 
-/** request: {tool: of the console, args, name}; draw(result) makes the view of a good result. */
-export function makeRun(app, request, draw, { again, reuse } = {}) {
+/** request: {tool: of the console, args, name}; draw(result) makes the view of a good result; over(said) hears the end. */
+export function makeRun(app, request, draw, { again, reuse, over } = {}) {
   const stop = new AbortController();
   const bar = h("progress", { max: 1, "aria-label": "Progress" });
   const doing = h("span", { class: "quiet" });
@@ -65,10 +65,11 @@ export function makeRun(app, request, draw, { again, reuse } = {}) {
     fill(tools, again ? button("Run again", again, { class: "small" }) : undefined, reuse ? button("Edit", reuse, { class: "small" }) : undefined,
       app.has("wire") ? button("Messages", () => app.goto("wire", String(said?.trips?.[0] ?? "last"), request.name), { class: "small" }) : undefined);
     say(`${request.name}: ${text}`);
+    over?.(said);
   }
 
   go();
-  return { element, cancel: () => stop.abort() };
+  return { element };
 }
 
 /** A menu with the forms that a call can be copied in; the texts are the server's. */
@@ -109,15 +110,23 @@ export function saveButton(app, request) {
   });
 }
 
-/** Things that are kept open while others are looked at: the runs of each name, newest first. */
+/** Things that are kept open while others are looked at: the runs of each name, newest first. What is alive in one of
+ * them, `leave` ends. */
 export function makeRuns() {
   const place = h("div", { class: "stack", "aria-live": "off" });
+  const runs = [];
+  const drop = async (run) => {
+    await run.leave?.();
+    run.element.remove();
+  };
   return {
     element: place,
+    leave: () => Promise.all(runs.map((run) => run.leave?.())),
     add(run) {
       place.prepend(run.element);
       run.element.scrollIntoView({ block: "nearest" });
-      while (place.children.length > 10) place.lastElementChild.remove();
+      runs.unshift(run);
+      runs.splice(10).forEach(drop);
     },
   };
 }

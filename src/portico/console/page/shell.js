@@ -46,6 +46,8 @@ export const app = {
 const address = (view, ...rest) => `#/${[app.target?.id ?? "self", view, ...rest].map(encodeURIComponent).join("/")}`;
 
 let mounted;
+let leaving;
+let turn = 0;
 let shownAt = "";
 let door;
 let trouble;
@@ -114,7 +116,7 @@ function refresh() {
   }
 }
 
-function route() {
+async function route() {
   const [id, name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(readPart);
   const target = app.targets.find((one) => one.id === id) ?? app.target ?? app.targets[0];
   app.target = target;
@@ -125,14 +127,20 @@ function route() {
   side.classList.remove("open");
   drawSide();
   if (at === shownAt && mounted?.go) return void mounted.go(rest);
-  mounted?.leave?.();
+  const mine = ++turn;
   shownAt = at;
+  if (mounted) leaving = mounted.leave?.();
   mounted = undefined;
+  await leaving;
+  if (mine !== turn) return;
   fill(place);
   place.scrollTop = 0;
   if (!target) return void fill(place, h("div", { class: "page" }, h("h1", {}, "No server is open"), opener()));
   if (target.state === "failed" && !view.apart) return void fill(place, failed(target));
-  mounted = view.mount(place, app, rest) ?? {};
+  const found = await import(`./views/${view.id}.js`).catch(() => undefined);
+  if (mine !== turn) return;
+  if (found) mounted = found.view(place, app, rest) ?? {};
+  else fill(place, h("div", { class: "page" }, h("p", { role: "alert" }, "This view cannot be loaded. Is the server away?"), h("div", {}, button("Try again", () => location.reload()))));
 }
 
 const readPart = (part) => {
@@ -239,15 +247,15 @@ function nextScheme() {
   window.dispatchEvent(new Event("resize"));
 }
 
-async function palette() {
+function palette() {
   const views = VIEWS.filter((view) => view.shown(app)).map((view) => ({ title: view.title, kind: "view", run: () => app.goto(view.id) }));
-  const found = await Promise.all([["tools", "tool", "name"], ["prompts", "prompt", "name"], ["resources", "resource", "uri"]].map(async ([kind, word, key]) => {
+  const found = Promise.all([["tools", "tool", "name"], ["prompts", "prompt", "name"], ["resources", "resource", "uri"]].map(async ([kind, word, key]) => {
     if (!VIEWS.find((view) => view.id === kind).shown(app)) return [];
     const { items } = await app.items(kind).catch(() => ({ items: [] }));
     return items.map((item) => ({ title: item[key], kind: word, run: () => app.goto(kind, item[key]) }));
   }));
   const targets = app.targets.filter((one) => one !== app.target).map((one) => ({ title: one.server?.name ?? one.title, kind: "server", run: () => { location.hash = `#/${encodeURIComponent(one.id)}/tools`; } }));
-  openPalette([...views, ...found.flat(), ...targets, { title: "Servers and revisions", kind: "command", run: chooseTarget }, { title: "Change the colours", kind: "command", run: nextScheme }]);
+  openPalette([...views, ...targets, { title: "Servers and revisions", kind: "command", run: chooseTarget }, { title: "Change the colours", kind: "command", run: nextScheme }], found.then((all) => all.flat()));
 }
 
 function keys(event) {

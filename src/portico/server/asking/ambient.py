@@ -9,6 +9,7 @@ from portico.auth.principal import Principal
 from portico.server.asking.context import Context
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.dependencies import Depends
+from portico.wire.errors import ToolError
 
 # From here on bodies have it.
 CurrentCall.wanted = True
@@ -57,6 +58,64 @@ def _given(ctx: Context) -> Context:
 def CurrentContext() -> Any:
     """A parameter that is the Context: `ctx: Context = CurrentContext()`."""
     return Depends(_given)
+
+
+def get_server() -> Any:
+    """The server of the call that is being answered."""
+    return get_context().server
+
+
+def CurrentFastMCP() -> Any:
+    """A parameter that is the server."""
+    return Depends(_server)
+
+
+def _server(ctx: Context) -> Any:
+    return ctx.server
+
+
+def CurrentHeaders() -> Any:
+    """A parameter that is the headers of the request that the server was told to show."""
+    return Depends(get_http_headers)
+
+
+def TokenClaim(name: str) -> Any:
+    """A parameter that is a claim of the token of the caller."""
+
+    def claim() -> Any:
+        token = get_access_token()
+        found = None if token is None else (token.claims or {}).get(name)
+        if found is None:
+            raise ToolError(f"This needs a token with the claim {name!r}.", kind="PermissionError")
+        return found
+
+    return Depends(claim)
+
+
+class Progress:
+    """How far a call is, for its client: `progress: Progress = Progress()`."""
+
+    def __new__(cls, ctx: Context | None = None) -> Any:
+        return Depends(_progress) if ctx is None else super().__new__(cls)
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.current, self.total, self.message = 0, 1, ""
+
+    async def set_total(self, total: int) -> None:
+        self.total = total
+
+    async def increment(self, amount: int = 1) -> None:
+        self.current += amount
+        await self._ctx.report_progress(self.current, self.total, self.message or None)
+
+    async def set_message(self, message: str | None) -> None:
+        self.message = message or ""
+        await self._ctx.report_progress(self.current, self.total, self.message or None)
+
+
+def _progress(ctx: Context) -> Progress:
+    return Progress(ctx)
 
 
 def CurrentAccessToken() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -38,7 +39,9 @@ from portico.wire.inputs import (
 )
 from portico.wire.jsonrpc import encode
 from portico.wire.meta import LOG_LEVELS, Implementation, LogLevel
-from portico.wire.revisions import LATEST, V2025_11_25, Revision
+from portico.wire.methods import METHODS
+from portico.wire.revisions import LATEST, MODERN, V2025_11_25, Revision
+from portico.wire.tasks import EXTENSION as TASKS
 from portico.wire.tools import Tool, ToolChoice
 
 if TYPE_CHECKING:
@@ -242,24 +245,35 @@ class Context(FamiliarContext):
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
-    def log(self, level: LogLevel, message: Any, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self, level: LogLevel, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
         threshold = self._call.log_level
         if threshold is not None and LOG_LEVELS[level] >= LOG_LEVELS[threshold]:
-            said = notices.MessageParams(level=level, logger=logger or self._runtime.name, data=message)
+            data = message if extra is None else {"msg": message, "extra": dict(extra)}
+            said = notices.MessageParams(level=level, logger=logger or self._runtime.name, data=data)
             return self._emit(notices.MESSAGE, said)
         return Sent(self._call.reply)
 
-    def debug(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("debug", message, logger)
+    def debug(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("debug", message, logger, extra=extra)
 
-    def info(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("info", message, logger)
+    def info(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("info", message, logger, extra=extra)
 
-    def warning(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("warning", message, logger)
+    def warning(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("warning", message, logger, extra=extra)
 
-    def error(self, message: Any, logger: str | None = None) -> Awaitable[None]:
-        return self.log("error", message, logger)
+    def error(
+        self, message: Any, logger: str | None = None, *, extra: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        return self.log("error", message, logger, extra=extra)
 
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -405,6 +419,7 @@ class Context(FamiliarContext):
         key: str,
         settle: Settle | None = None,
         handler: Handler | None = None,
+        tasks: bool = False,
     ) -> Any:
         """The result of another request, on behalf of the same caller and by the same rules.
 
@@ -413,17 +428,36 @@ class Context(FamiliarContext):
         * **settle** – makes an async context manager that is put around its questions, each of which may end this run
           of the body: for what must not be cut off.
         * **handler** – who is asked: this server unless said otherwise.
+        * **tasks** – whether it is asked as a client of 2026-07-28 does that can deal with tasks: the result may be
+          one, or questions, and this body has to see to them.
         """
+        answer = self._runtime.handler if handler is None else handler
+        if tasks:
+            return await answer(self._as_task(method, params))
         rounds = None if self._call.reply.asks else self._settled(settle)
         reply = self._call.reply if rounds is None else BodyReply(self._call.reply, rounds=rounds)
         said = Raw(encode({**params, **trace_of(self._call)}))
         # Its progress is not that of this call.
-        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=None)
-        answer = self._runtime.handler if handler is None else handler
+        # Read here, once for all who look at it.
+        read = (said, METHODS[method].decode(said)) if method in METHODS else None
+        inner = replace(self._call, method=method, params=said, reply=reply, progress_token=None, read=read)
         if rounds is None:
             return await answer(inner)
         with rounds.keys.inside_step(key):
             return await answer(inner)
+
+    def _as_task(self, method: str, params: Mapping[str, Any]) -> Call:
+        call = self._call
+        able = replace(call.capabilities, extensions={**(call.capabilities.extensions or {}), TASKS: {}})
+        said = Raw(encode({**params, **trace_of(call)}))
+        # A Reply that does not ask: questions come as a result.
+        reply = BodyReply(call.reply, asks=False)
+        about = {"method": method, "params": said, "reply": reply, "capabilities": able, "revision": MODERN}
+        return replace(call, **about, progress_token=None, read=None)
+
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        """While this body waits for another task: if it is one itself, it does not keep that from running."""
+        return self.begin().idle()
 
     async def answer_questions(
         self, asked: InputRequiredResult, *, key: str, settle: Settle | None = None

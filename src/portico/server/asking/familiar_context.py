@@ -154,6 +154,39 @@ class FamiliarContext:
         return self.server
 
     @property
+    def mcp_server(self: Any) -> Any:
+        return self.server
+
+    @property
+    def client_id(self: Any) -> str | None:
+        """Which client the token of the caller was given to; None without a token."""
+        return getattr(self.principal, "client_id", None)
+
+    def client_extension_settings(self: Any, identifier: str) -> dict[str, Any] | None:
+        """What the client has declared about an extension; None if it does not know it."""
+        return (self.capabilities.extensions or {}).get(identifier)
+
+    def client_supports_extension(self: Any, identifier: str) -> bool:
+        return self.client_extension_settings(identifier) is not None
+
+    @property
+    def input_responses(self: Any) -> dict[str, Any] | None:
+        """What the client answers to the questions of an InputRequiredResult; None in the first round."""
+        said = getattr(self._call.typed(), "input_responses", None)
+        return None if not said else load_module("portico.server.calling.foreign").responses(said)
+
+    @property
+    def request_state(self: Any) -> str | None:
+        """What an InputRequiredResult has given the client to carry; None in the first round."""
+        return self.begin().carried  # type: ignore[no-any-return]
+
+    async def send_notification(self: Any, notification: Any) -> None:
+        """A notification of `mcp.types`: that a list or a resource has changed."""
+        root = getattr(notification, "root", notification)
+        uri = getattr(getattr(root, "params", None), "uri", None)
+        await self._changed(root.method, None if uri is None else str(uri))
+
+    @property
     def client_capabilities(self: Any) -> Any:
         return self.capabilities
 

@@ -82,8 +82,20 @@ class Seal:
     Without one it is made of that of the process, for the server of this `name` alone.
     """
 
-    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME_SECONDS, name: str = "") -> None:
+    def __init__(
+        self,
+        key: bytes | None = None,
+        lifetime: float = LIFETIME_SECONDS,
+        name: str = "",
+        *,
+        others: Sequence[bytes] = (),
+        codec: Any = None,
+    ) -> None:
         self._given = key
+        # What it was sealed with before, and is still opened with.
+        self._others = others
+        # An object of the server's author, which seals in place of a signature.
+        self._codec = codec
         self._name = name
         self.lifetime = lifetime
 
@@ -93,7 +105,8 @@ class Seal:
         )
         if len(body) > LARGEST_STATE:
             raise InternalError("The state of this call has grown too large to be carried by the client")
-        return urlsafe_b64encode(self._mac(body) + body).decode()
+        signed = self._mac(body) + body if self._codec is None else self._codec.seal(body).encode()
+        return urlsafe_b64encode(signed).decode()
 
     def open(self, sealed: str, binding: bytes) -> State:
         """The state, or -32602: one answer for every way in which it can be wrong."""
@@ -115,10 +128,18 @@ class Seal:
             # Python's decoder skips what is not of the alphabet; only the exact text we issued will do.
             if urlsafe_b64encode(data).decode() != sealed:
                 return None
-            if not self._is_ours(data[:_MAC], data[_MAC:]):
-                return None
-            return _decoder.decode(data[_MAC:])
+            body = self._unsealed(data)
+            return None if body is None else _decoder.decode(body)
         except ValueError:
+            return None
+
+    def _unsealed(self, data: bytes) -> bytes | None:
+        if self._codec is None:
+            return data[_MAC:] if self._is_ours(data[:_MAC], data[_MAC:]) else None
+        try:
+            return bytes(self._codec.unseal(data.decode()))
+        except Exception:
+            # Whatever a codec says of a text from outside: it has not sealed it.
             return None
 
     def mark(self, said: bytes) -> str:
@@ -140,7 +161,9 @@ class Seal:
         import hmac
 
         about = b"state of " + self._name.encode()
-        keys = [self._given] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
+        keys = (
+            [self._given, *self._others] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
+        )
         return (hmac.digest(key, body, "sha256") for key in keys)
 
     @property

@@ -8,8 +8,8 @@ start, the answers so far being replayed to it. `ctx.step` keeps a side effect f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -35,16 +35,20 @@ class Detached(Struct, frozen=True):
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
 
 
+# Where a state of the author's own stands among the steps, which have other names.
+_AUTHORS = "/author"
+
+
 class BodyReply(Reply):
     """The Reply of a call as a body is to see it: that of the client's request, and what its questions need to know."""
 
-    def __init__(self, outer: Reply, *, rounds: Any = None, detachable: bool = False) -> None:
+    def __init__(self, outer: Reply, *, rounds: Any = None, detachable: bool = False, asks: bool | None = None) -> None:
         self._outer = outer
         # The questions of the body that makes this call from the inside, which then are this call's too.
         self.rounds = rounds
         # Whether the body may go on as a task: see `ctx.detach`.
         self.detachable = detachable
-        self.asks, self.conversation = outer.asks, outer.conversation
+        self.asks, self.conversation = outer.asks if asks is None else asks, outer.conversation
         self.emit, self.ask = outer.emit, outer.ask  # type: ignore[method-assign]
         self.drain, self.release = outer.drain, outer.release  # type: ignore[method-assign]
 
@@ -144,6 +148,10 @@ class Rounds:
             self._detached = True
             await self._stop()
 
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        """Around waiting for a task. A call takes the place of none."""
+        return nullcontext()
+
     def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks, when the body was stopped because of a question (and not by the client)."""
         if not (self._asked or self._detached) or self._call.reply.cancelled:
@@ -155,6 +163,20 @@ class Rounds:
             input_requests=self._asked,
             request_state=self._seal.close(self._binding(), self._answers, self._steps, list(self._asked)),
         )
+
+    def carry(self, result: InputRequiredResult) -> InputRequiredResult:
+        """A result that asks, made by the author: what the client is to carry is sealed as ours is."""
+        said = result.request_state
+        steps = {} if said is UNSET else {_AUTHORS: Raw(encode(said))}
+        asked = [] if result.input_requests is UNSET else list(result.input_requests)
+        sealed = self._seal.close(self._binding(), {}, steps, asked)
+        return msgspec.structs.replace(result, request_state=sealed)
+
+    @property
+    def carried(self) -> str | None:
+        """What the author has given the client to carry."""
+        said = self._steps.get(_AUTHORS)
+        return None if said is None else msgspec.json.decode(said, type=str)
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of a side effect that a replay must not repeat. It is kept as JSON."""
@@ -191,6 +213,10 @@ class SettledRounds:
 
     async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: whether the whole becomes a task is not for a part of it to say."""
+
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        found: AbstractAsyncContextManager[None] = self._rounds.idle()
+        return found
 
 
 def _read(responses: Raw) -> dict[str, Raw]:
@@ -230,15 +256,11 @@ class ReplayKeys:
     def step(self, name: str) -> str:
         return _path.get() + name
 
-    @contextmanager
-    def inside_step(self, name: str) -> Iterator[None]:
-        with _inside(self.step(name)):
-            yield
+    def inside_step(self, name: str) -> _Inside:
+        return _Inside(self.step(name))
 
-    @contextmanager
-    def inside_call(self, name: str) -> Iterator[None]:
-        with _inside(self._numbered(name)):
-            yield
+    def inside_call(self, name: str) -> _Inside:
+        return _Inside(self._numbered(name))
 
     def _numbered(self, kind: str) -> str:
         key = _path.get() + kind
@@ -246,10 +268,16 @@ class ReplayKeys:
         return f"{key}-{self._counts[key]}"
 
 
-@contextmanager
-def _inside(key: str) -> Iterator[None]:
-    token = _path.set(f"{key}/")
-    try:
-        yield
-    finally:
-        _path.reset(token)
+class _Inside:
+    """A context manager: what runs in it has this key above its own."""
+
+    __slots__ = ("_key", "_token")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._token = _path.set(f"{self._key}/")
+
+    def __exit__(self, *_: object) -> None:
+        _path.reset(self._token)

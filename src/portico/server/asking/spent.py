@@ -10,7 +10,6 @@ import asyncio
 import os
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from portico._lazy import load_module
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from portico.store.transaction import Transaction
 
 MOST_REMEMBERED = 100_000
-MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 # Where those of servers without a store are kept that share their clients with other processes.
@@ -107,7 +105,9 @@ class SpentStates:
 async def _open(url: str) -> Database:
     database: Database = await load_module("portico.store.database").Database(url).open()
     try:
-        await database.migrate("asking", MIGRATIONS)
+        from pathlib import Path  # servers without a store start without it
+
+        await database.migrate("asking", Path(__file__).with_name("migrations"))
     except BaseException:
         await database.close()
         raise

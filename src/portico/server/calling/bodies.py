@@ -19,6 +19,7 @@ from portico.server.asking.current import CurrentCall
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
 from portico.server.calling.dependencies import with_dependencies
+from portico.server.calling.foreign import ours
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
@@ -116,8 +117,13 @@ class Body:
             context.enter()
         try:
             if self.timeout is None:
-                return await self._call(call, context, runtime, args, kwargs)
-            return await self._in_time(call, context, runtime, args, kwargs, self.timeout)
+                value = await self._call(call, context, runtime, args, kwargs)
+            else:
+                value = await self._in_time(call, context, runtime, args, kwargs, self.timeout)
+            # By its name: it may be one of the official SDK.
+            if context is not None and type(value).__name__ == "InputRequiredResult":
+                return context.begin().carry(ours(value))
+            return value
         except asyncio.CancelledError:
             required = context.required() if context is not None else None
             if required is None:
@@ -142,7 +148,9 @@ class Body:
         if context is not None:
             context.leave_loop()
         fn = partial(self._fn, **kwargs) if kwargs else self._fn
-        return await runtime.threads.run(fn, args, caller_of(call))
+        value = await runtime.threads.run(fn, args, caller_of(call))
+        # A `def` that returns what an `async def` gave it, without waiting for it.
+        return await value if type(value) is CoroutineType else value
 
 
 def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:

@@ -17,19 +17,19 @@ from portico.wire.meta import Icon
 # basic, `_meta`: labels with dots between them and a slash, then a name that may be empty.
 _PREFIX = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*/"
 _NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
-_META_KEY = re.compile(f"(?:{_PREFIX})?{_NAME}")
-_EXTENSION_ID = re.compile(f"{_PREFIX}[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_META_KEY = f"(?:{_PREFIX})?{_NAME}"
+_EXTENSION_ID = f"{_PREFIX}[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
 # The same: a prefix whose second label is one of these belongs to the protocol; until 2025-06-18 also one that has
 # them before its last label.
 _RESERVED = frozenset({"modelcontextprotocol", "mcp"})
 
 # RFC 3986: a scheme and a colon, then nothing that would have to be escaped.
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
-_EXPRESSION = re.compile(r"\{[^{}]*\}")
+_URI = r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
+_EXPRESSION = r"\{[^{}]*\}"
 
 _ICON_SCHEMES = ("https:", "http:", "data:")
 _AUDIENCE = frozenset({"user", "assistant"})
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "dpop", "cookie"})
 _CACHE_SCOPES = ("public", "private")
 
@@ -44,7 +44,7 @@ def given_name(name: str | None, fn: Any, what: str) -> str:
 
 def checked_uri(uri: str) -> str:
     """A URI, or a template of one: absolute, and written as RFC 3986 has it."""
-    if not _URI.fullmatch(_EXPRESSION.sub("x", uri)):
+    if not re.fullmatch(_URI, re.sub(_EXPRESSION, "x", uri)):
         raise UsageError(
             f"{uri!r} is not a URI: it begins with a scheme, such as notes://, and blanks and other special characters "
             "in it are percent-encoded"
@@ -77,7 +77,11 @@ def as_table(given: Any) -> Any:
     return given if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def checked_annotations(annotations: Annotations | None) -> Annotations | None:
+def checked_annotations(annotations: Annotations | Mapping[str, Any] | None) -> Annotations | None:
+    if isinstance(annotations, Mapping):
+        known = {name: annotations[name] for name in ("audience", "priority", "lastModified") if name in annotations}
+        # Hints of tools, which FastMCP takes for resources too, say nothing that every resource does not say.
+        annotations = msgspec.convert(known, Annotations)
     if annotations is not None:
         priority = annotations.priority
         if priority is not None and not (type(priority) in (int, float) and 0 <= priority <= 1):
@@ -91,7 +95,7 @@ def checked_annotations(annotations: Annotations | None) -> Annotations | None:
 def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     """Members of a `_meta`: keys as the protocol has them, and none that it keeps for itself."""
     for key in meta or ():
-        if not _META_KEY.fullmatch(key):
+        if not re.fullmatch(_META_KEY, key):
             raise UsageError(
                 f"{key!r} cannot be a key of _meta: use a name, or a domain of yours and a name: com.you/name"
             )
@@ -133,7 +137,7 @@ def checked_page_size(entries: int) -> int:
 def checked_headers(names: Iterable[str]) -> tuple[str, ...]:
     """Names of headers, in lower case. What proves who a client is stays with the transport."""
     for name in names:
-        if not _HEADER.fullmatch(name):
+        if not re.fullmatch(_HEADER, name):
             raise UsageError(f"{name!r} is no name of a header")
         if name.lower() in _SECRET_HEADERS:
             raise UsageError(f"bodies do not see the header {name}: it is a secret of the client's; see ctx.principal")
@@ -142,7 +146,7 @@ def checked_headers(names: Iterable[str]) -> tuple[str, ...]:
 
 def checked_extensions(ids: Iterable[str]) -> None:
     for id in ids:
-        if not _EXTENSION_ID.fullmatch(id):
+        if not re.fullmatch(_EXTENSION_ID, id):
             raise UsageError(f"{id!r} cannot be the id of an extension: it has a prefix, as in com.you/name")
 
 

@@ -40,13 +40,16 @@ class Completer:
 class CompleterOfAll(Completer):
     """One function for every argument of every prompt and template: `complete(ref, argument, context)`.
 
-    What it is given is of the classes that its annotations name, where they are those of another library.
+    What it is given is of the classes that it names, where they are those of another library.
     """
 
     def __init__(self, fn: Complete) -> None:
         super().__init__(fn)
         hints = list(resolve(fn).values())
         self._kinds = {kind.__name__: kind for hint in hints for kind in (hint, *get_args(hint)) if is_model(kind)}
+        # A function without annotations may still ask whether it got one of theirs.
+        known = getattr(fn, "__globals__", {})
+        self._kinds |= {name: known[name] for name in _THEIR_NAMES.values() if is_model(known.get(name))}
 
     async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
         args = [self._theirs(one) for one in (params.ref, params.argument, params.context)]

@@ -39,16 +39,45 @@ class _Dependency(Struct, frozen=True):
     fn: Function
 
 
-def Depends(fn: Callable[..., Any]) -> Any:
+def Depends(fn: Callable[..., Any], **given: Any) -> Any:
     """A parameter that the server fills in: `def tool(name: str, db: Database = Depends(connect))`.
 
     * **fn** – makes the value: a function, `async` or not, a generator that yields it once, or one that gives a context
       manager.
+    * **given** – values for parameters of that function; `CallArgument("name")` is an argument of the tool.
     """
     if not callable(fn):
         raise UsageError(f"Depends takes a function, not {fn!r}")
     _Dependency.used = True
-    return _Dependency(fn)
+    return _Dependency(_bound(fn, given) if given else fn)
+
+
+def CallArgument(name: str | None = None) -> Any:
+    """A parameter of a dependency that is an argument of the tool, of the same name unless one is said."""
+    return _ToolArgument(name)
+
+
+class _ToolArgument(Struct, frozen=True):
+    name: str | None
+
+
+def _bound(fn: Callable[..., Any], given: dict[str, Any]) -> Callable[..., Any]:
+    """The function with some of its parameters given. Those that are arguments go by the tool's names for them."""
+    arguments = {name: one.name for name, one in given.items() if isinstance(one, _ToolArgument) and one.name}
+    fixed = {name: one for name, one in given.items() if not isinstance(one, _ToolArgument)}
+
+    @wraps(fn)
+    def called(**values: Any) -> Any:
+        return fn(**fixed, **{inner: values.pop(outer) for inner, outer in arguments.items()}, **values)
+
+    signature = inspect.signature(fn)
+    renamed = [
+        one.replace(name=arguments.get(one.name, one.name), kind=Parameter.KEYWORD_ONLY)
+        for one in signature.parameters.values()
+        if one.name not in fixed
+    ]
+    called.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
+    return called
 
 
 Resolve = Depends
@@ -120,7 +149,7 @@ def _plan(fn: Function) -> _DependencyPlan:
         # What is wrong is said where the function is read.
         return _DependencyPlan({}, {}, None, inspect.Signature())
     made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
-    context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
+    context = next((name for name in signature.parameters if name not in made and _is_context(hints.get(name))), None)
     rest = [one for one in signature.parameters.values() if one.name not in made]
     if made and context is None:
         rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
@@ -187,15 +216,16 @@ class _Making:
                 continue
             if parameter.name in self._arguments:
                 values[parameter.name] = self._arguments[parameter.name]
-            elif parameter.default is Parameter.empty:
+            elif parameter.default is Parameter.empty or isinstance(parameter.default, _ToolArgument):
                 raise UsageError(f"{_name(fn)} wants {parameter.name!r}, which is no argument of the tool")
         for name, one in plan.made.items():
             values[name] = await self.value(one, plan.hints.get(name))
         if plan.context is not None:
             values[plan.context] = self._context
-        if inspect.isasyncgenfunction(fn):
+        written = inspect.unwrap(fn)
+        if inspect.isasyncgenfunction(written):
             return await self._stack.enter_async_context(asynccontextmanager(fn)(**values))
-        if inspect.isgeneratorfunction(fn):
+        if inspect.isgeneratorfunction(written):
             return self._stack.enter_context(synccontextmanager(fn)(**values))
         found = await _called(fn, values, self._context)
         if isinstance(found, AbstractAsyncContextManager):

@@ -16,7 +16,8 @@ from portico.wire.content import (
     TextContent,
     TextContents,
 )
-from portico.wire.inputs import InputRequiredResult
+from portico.wire.errors import InvalidParams
+from portico.wire.inputs import CreateMessageResult, ElicitResult, InputRequiredResult, ListRootsResult
 from portico.wire.prompts import GetPromptResult, PromptMessage
 from portico.wire.resources import ReadResourceResult
 from portico.wire.tools import CallToolResult
@@ -48,6 +49,25 @@ def is_foreign(kind: Any) -> bool:
 
 def is_foreign_block(value: Any) -> bool:
     return type(value).__name__ in _BLOCKS and hasattr(value, "model_dump")
+
+
+def responses(said: bytes) -> dict[str, Any]:
+    """The answers of a client to the questions of an InputRequiredResult, each as what it is by its members."""
+    given = msgspec.json.decode(said)
+    if not isinstance(given, dict):
+        raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key")
+    try:
+        return {key: msgspec.convert(one, _answer_type(one)) for key, one in given.items()}
+    except msgspec.ValidationError as failure:
+        raise InvalidParams(f"Invalid inputResponses: {failure}") from None
+
+
+def _answer_type(answer: Any) -> Any:
+    if not isinstance(answer, dict):
+        return Any
+    if "action" in answer:
+        return ElicitResult
+    return ListRootsResult if "roots" in answer else CreateMessageResult
 
 
 def ours(value: Any) -> Any:

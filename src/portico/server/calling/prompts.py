@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
+from msgspec import UNSET
 
+from portico._lazy import load_module
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
@@ -32,6 +34,7 @@ class PromptOptions(TypedDict, total=False):
     tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
+    auth: Any
 
 
 class Prompt:
@@ -48,6 +51,8 @@ class Prompt:
         self.fn = fn
         self.name = given_name(options.get("name"), fn, "a prompt")
         self.version = options.get("version")
+        # Whether a call may be answered: a function, or several.
+        self.auth = options.get("auth")
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         description = options.get("description")
         self.definition = Definition(
@@ -73,6 +78,8 @@ class Prompt:
         ]
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
+        if self.auth is not None:
+            await load_module("portico.server.familiar_checks").allow(self.auth, call, self)
         arguments = msgspec.json.encode(params.arguments or {})
         try:
             value = await self.body.run(call, runtime, params, params.name, arguments)
@@ -81,7 +88,11 @@ class Prompt:
         value = ours(value)
         if isinstance(value, InputRequiredResult | GetPromptResult):
             return value
-        return GetPromptResult(description=self.definition.description, messages=to_messages(value, self.name))
+        described = self.definition.description
+        if type(value).__name__ == "PromptResult":
+            described, meta = value.description or described, UNSET if value.meta is None else value.meta
+            return GetPromptResult(description=described, messages=to_messages(value.messages, self.name), meta=meta)
+        return GetPromptResult(description=described, messages=to_messages(value, self.name))
 
 
 def to_messages(value: Any, name: str) -> list[PromptMessage]:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
+from portico._lazy import load_module
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
@@ -21,6 +24,8 @@ from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
+from portico.server.familiar_settings import ResourceSecurity
+from portico.wire.apps import PAGE_TYPE, SCHEME
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
@@ -41,11 +46,13 @@ class ResourceOptions(TypedDict, total=False):
     version: str | None
     mime_type: str | None
     size: int | None
-    annotations: Annotations | None
+    annotations: Annotations | Mapping[str, Any] | None
     icons: Sequence[Any] | None
     tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
+    security: ResourceSecurity | None
+    auth: Any
 
 
 class Resource:
@@ -58,8 +65,16 @@ class Resource:
         check_options("a resource", options, ResourceOptions)
         self.fn = fn
         self.uri = checked_uri(uri)
-        self.mime_type = options.get("mime_type")
+        # A page of an app has no other type, and hosts read its wishes in what they read.
+        is_page = uri.startswith(SCHEME)
+        self.mime_type = options.get("mime_type") or (PAGE_TYPE if is_page else None)
+        self._wishes = (options.get("meta") or {}).get("ui") if is_page else None
         self.version = options.get("version")
+        # Which values of its variables are not let through; without a word about it, those that its server says.
+        self.security = options.get("security")
+        self.says_security = "security" in options
+        # Whether a call may be answered: a function, or several.
+        self.auth = options.get("auth")
         self.name = given_name(options.get("name"), fn, "a resource")
         self.template = Template(uri) if "{" in uri else None
         self.body = Body(fn, self.name, inline=options.get("inline", False))
@@ -91,6 +106,10 @@ class Resource:
             raise UsageError(f"{self.name}() has no parameter for the variable {sorted(variables - parameters)[0]!r}")
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
+        if self.auth is not None:
+            await load_module("portico.server.familiar_checks").allow(self.auth, call, self)
+        if values and self.security is not None and self.security.refuses(values):
+            raise ResourceNotFound(params.uri)
         try:
             value = await self.body.run(call, runtime, params, params.uri, msgspec.json.encode(values))
         except ArgumentError as mistake:
@@ -104,7 +123,21 @@ class Resource:
         value = ours(value)
         if isinstance(value, InputRequiredResult | ReadResourceResult):
             return value
-        return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
+        if type(value).__name__ == "ResourceResult":
+            parts = [one for part in value.contents for one in _part(part, params.uri, self.mime_type)]
+            return ReadResourceResult(contents=parts, meta=UNSET if value.meta is None else value.meta)
+        contents = to_contents(value, params.uri, self.mime_type)
+        if self._wishes is not None:
+            contents = [one if one.meta else replace(one, meta={"ui": self._wishes}) for one in contents]
+        return ReadResourceResult(contents=contents)
+
+
+def _part(part: Any, uri: str, mime_type: str | None) -> list[Any]:
+    """One of a ResourceResult's, ours or FastMCP's."""
+    if type(part).__name__ != "ResourceContent":
+        return to_contents(part, uri, mime_type)
+    made = to_contents(part.content, uri, part.mime_type or mime_type)
+    return [msgspec.structs.replace(one, meta=part.meta) for one in made] if part.meta else made
 
 
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:

@@ -166,9 +166,9 @@ def _described(value: Any) -> Any:
     names = [name for cls in reversed(type(value).__mro__) for name in get_annotations(cls)]
     members = {name: getattr(value, name) for name in names if name[0] != "_" and hasattr(value, name)}
     text = str(value)
-    if members and _ADDRESS.search(text):
+    if members and re.search(_ADDRESS, text):
         return members
-    if _ADDRESS.search(text):
+    if re.search(_ADDRESS, text):
         kind = type(value).__name__
         raise ToolError(
             f"The result has a {kind}, which cannot be described: return a dict, or give the class annotations.",
@@ -177,7 +177,7 @@ def _described(value: Any) -> Any:
     return text
 
 
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,}")
+_ADDRESS = r" at 0x[0-9A-Fa-f]{4,}"
 
 _encoder = msgspec.json.Encoder(enc_hook=_foreign)
 

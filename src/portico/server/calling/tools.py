@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from inspect import isawaitable
+from inspect import iscoroutinefunction
 from types import CoroutineType
 from typing import Any, TypedDict, Unpack
 
@@ -51,13 +51,14 @@ class ToolOptions(TypedDict, total=False):
     inline: bool
     aliases: Collection[str]
     scopes: Collection[str]
-    auth: Callable[[Call], Any] | None
+    auth: Any
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
     structured_output: bool | None
     task: Mode | TaskConfig
     ui: Any
     visibility: Collection[str] | None
+    run_in_thread: bool
 
 
 class Tool:
@@ -89,7 +90,7 @@ class Tool:
         self.body = Body(
             fn,
             self.name,
-            inline=options.get("inline", False),
+            inline=options.get("inline", not options.get("run_in_thread", True) and not iscoroutinefunction(fn)),
             timeout=options.get("timeout"),
             without_output=_WITHOUT_OUTPUT,
             input_schema=options.get("input_schema"),
@@ -212,14 +213,9 @@ class Tool:
             return ToolError(str(mistake), kind="ValidationError", details=problems)
         return InvalidParams(str(mistake), problems)
 
-    async def _allow(self, allow: Callable[[Call], Any], call: Call) -> None:
-        """Ask the author's own function. Raises ToolError, or what that raises."""
-        said = allow(call)
-        if isawaitable(said):
-            said = await said
-        # Nothing but a yes is one: a function that forgets to return must not let all in.
-        if said is not True:
-            raise ToolError(f"The tool {self.name!r} is not for you.", kind="PermissionError")
+    async def _allow(self, allow: Any, call: Call) -> None:
+        """Ask the author's own function, or functions. Raises ToolError, or what one of them raises."""
+        await load_module("portico.server.familiar_checks").allow(allow, call, self)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial
+from logging import DEBUG, WARNING, getLogger
 from typing import Any
 
 from portico.server.calling.completion import Completer, CompleterOfAll
@@ -21,6 +22,8 @@ from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
 from portico.wire.uris import Templates
+
+log = getLogger("portico.server")
 
 
 class Registry:
@@ -177,6 +180,30 @@ class Registry:
             if holder and (holder != shared or "@" in key):
                 raise UsageError(f"there is already a {kind} {key!r}; remove it first")
             taken[kind, key] = shared or getattr(component, "name", key)
+
+    def without_doubles(self, components: list[Component], how: str) -> list[Component]:
+        """Those that are to be added: what has the name of one that is there is left out ("ignore"), or takes its
+        place."""
+        kept: list[Component] = []
+        for one in components:
+            known = self._known(one)
+            if isinstance(one, Completes) or known is None or known.version != one.version:
+                kept.append(one)
+                continue
+            log.log(DEBUG if how == "replace" else WARNING, "there is already a %s %r", *_keys(one)[0])
+            if how != "ignore":
+                self.remove(known)
+                kept.append(one)
+        return kept
+
+    def _known(self, component: Component) -> Any:
+        if isinstance(component, Tool):
+            return self.by_name.get(component.name)
+        if isinstance(component, Prompt):
+            return self.prompts.get(component.name)
+        if isinstance(component, Completes):
+            return None
+        return self.resources.get(component.uri) or self.templates.get(component.uri)
 
     def _known_version(self, component: Any, batch: Mapping[str, Any]) -> Any:
         """The prompt or resource that is there, or comes with it, of which this is another version; None if there is

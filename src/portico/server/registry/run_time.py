@@ -38,6 +38,16 @@ def name_of(component: Any) -> str:
     raise UsageError(f"{component!r} cannot be added everywhere: it stands in no module, where others would find it")
 
 
+def note_alone(spread: Spread | None, component: Any) -> None:
+    """Something was added here: where there are other processes, the author may have meant all of them."""
+    if spread is not None and not _following.get():
+        log.warning(
+            "%s was added while several processes serve, and is in one of them: server.add(…, everywhere=True) adds it "
+            "in all",
+            getattr(component, "name", "a completion"),
+        )
+
+
 def component_at(name: str) -> Any:
     module, _, inner = name.partition(":")
     found = getattr(sys.modules.get(module), inner, None)

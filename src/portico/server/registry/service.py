@@ -77,9 +77,11 @@ class Registrar:
         * **tags** – words to find it by, shown in its `_meta`.
         * **timeout** – how many seconds a call may take; None for no limit.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
+        * **run_in_thread** – the same the other way round, as FastMCP has it.
         * **aliases** – other names that it answers to, which are not listed.
         * **scopes** – what a principal must be allowed to call it. On stdio there is none to ask.
         * **auth** – a function of the Call, or an async one, that says whether it is answered: True, or an exception.
+          Or several; `require_scopes(…)` makes one.
         * **input_schema** – the JSON Schema of the arguments, in place of the one made from the parameters.
         * **output_schema** – the JSON Schema of the result, in place of the one made from the return type.
         * **structured_output** – False: no output schema and no structured content; True: both, also for a text.
@@ -104,6 +106,7 @@ class Registrar:
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
         * **tags** – words to find it by, shown in its `_meta`.
+        * **auth** – a function that says whether it is given, as with tools.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         """
         return self._offer(Prompt, "a prompt", PromptOptions, fn, options)
@@ -117,13 +120,16 @@ class Registrar:
         * **description** – what is there; the first part of the docstring otherwise.
         * **version** – of this resource, shown in its `_meta`; of several the highest is there.
         * **mime_type** – of what the function returns; otherwise a text is `text/plain`, bytes are
-          `application/octet-stream`, and anything else is `application/json`.
+          `application/octet-stream`, anything else is `application/json`, and what is at `ui://` is a page of an app.
         * **size** – in bytes, where it is known.
         * **annotations** – for whom it is, how important it is, and when it last changed.
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
         * **tags** – words to find it by, shown in its `_meta`.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
+        * **auth** – a function that says whether it is read, as with tools.
+        * **security** – which values of its variables never reach the function, a `ResourceSecurity`; None: all do.
+          Without a word about it, as `resource_security` of the server says.
         """
         if not isinstance(uri, str):
             raise UsageError('a resource needs its URI: @server.resource("scheme://path")')
@@ -134,11 +140,15 @@ class Registrar:
     def completion(self) -> Callable[[F], F]: ...
     @overload
     def completion(self, of: str, argument: str) -> Callable[[F], F]: ...
-    def completion(self, of: str | None = None, argument: str | None = None) -> Callable[[F], F]:
+    @overload
+    def completion(self, of: F) -> F: ...
+    def completion(self, of: Any = None, argument: str | None = None) -> Any:
         """Complete an argument of a prompt (by its name) or of a template (by its URI or name).
 
         Without them the function is for all: `complete(ref, argument, context)`.
         """
+        if callable(of):
+            return self.completion()(of)
         if of is None or argument is None:
             if of is not argument:
                 raise UsageError("a completion is for an argument of something: @server.completion(of, argument)")

@@ -56,7 +56,7 @@ class FileSystemProvider:
     def __init__(self, root: str | os.PathLike[str], reload: bool = False) -> None:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
-            raise UsageError(f"there is no folder {self.root}")
+            log.warning("there is no folder %s, so nothing comes from it", self.root)
         self._reload = reload
         self._servers: list[Any] = []
         # By file: when it was last read, and what is in it.
@@ -120,14 +120,26 @@ class SkillsDirectoryProvider:
 
     def __init__(self, roots: Any, **_: Any) -> None:
         folders = [roots] if isinstance(roots, str | os.PathLike) else list(roots)
-        if len(folders) != 1:
+        there = [one for one in folders if Path(one).expanduser().is_dir()]
+        for one in folders:
+            if one not in there:
+                log.warning("there is no folder %s, so no skills come from it", one)
+        if len(there) > 1:
             raise UsageError(
                 "skills come from one folder here; add a Skills for each of several servers, and mount them"
             )
-        self._folder = folders[0]
+        self._folders = there
 
     def put_on(self, server: Any) -> None:
-        server.add(load_module("portico.server.skills.skills").Skills(self._folder))
+        for folder in self._folders:
+            server.add(load_module("portico.server.skills.skills").Skills(Path(folder).expanduser()))
+
+
+class ClaudeSkillsProvider(SkillsDirectoryProvider):
+    """The skills in `~/.claude/skills`."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__("~/.claude/skills")
 
 
 def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any:

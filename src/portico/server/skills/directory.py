@@ -297,7 +297,9 @@ def _stamp(found: os.stat_result) -> Stamp:
 def _checked(described: dict[str, Any], place: Path) -> dict[str, Any]:
     """The frontmatter of the skill in `place`, if it has what the Agent Skills specification asks of it."""
     manifest = place / MANIFEST
-    name, description = described.get("name"), described.get("description")
+    # Without a name in it, a skill is called as its folder is.
+    described = {"name": place.name, **described}
+    name, description = described["name"], described.get("description")
     if not isinstance(name, str) or len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         rule = f"1 to {LONGEST_NAME} of a-z, 0-9 and single hyphens between them"
         raise UsageError(f"{manifest}: name must be {rule}, not {name!r:.80}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -134,21 +135,27 @@ class RunningJob:
         return done
 
     async def answer(self, key: str, question: dict[str, Any]) -> Raw:
-        """The answer to a question, however long it takes. Meanwhile the slot is free for another job."""
+        """The answer to a question, however long it takes."""
         if key in self.job.answers:
             return self.job.answers[key]
         self.update(await self.write(leases.ask, {key: question}, now()))
         if key not in self.job.answers:
-            self.waiting += 1
-            self.release_slot()
-            try:
+            async with self.idle():
                 while key not in self.job.answers:
                     self._news.clear()
                     await self._news.wait()
-            finally:
-                self.waiting -= 1
-            await self._reacquire_slot()
         return self.job.answers[key]
+
+    @asynccontextmanager
+    async def idle(self) -> AsyncIterator[None]:
+        """While its body waits, the slot is free for another job."""
+        self.waiting += 1
+        self.release_slot()
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+        await self._reacquire_slot()
 
     def update(self, job: Job) -> None:
         """Take over the row. Of two that were read at about the same time, the one with more answers is the newer."""
@@ -317,6 +324,9 @@ class JobRounds:
 
     async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         """Does nothing: the call is a task already."""
+
+    def idle(self) -> AbstractAsyncContextManager[None]:
+        return self._running.idle()
 
 
 class Reporter:

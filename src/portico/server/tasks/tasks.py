@@ -37,7 +37,7 @@ from portico.store.database import Database, when_ready
 from portico.store.errors import DiskFull, StoreError
 from portico.wire import notices
 from portico.wire.content import EmptyResult
-from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, MissingCapability, ToolError, Unknown
+from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, MissingCapability, NeedsTask, Unknown
 from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.methods import METHODS
@@ -201,7 +201,7 @@ class TaskService(Service):
                 raise MethodNotFound(f"Method not found: {name!r} has to be called as a task")
             return wished
         if config.mode == "required":
-            raise ToolError(f"{name!r} takes longer than a call may, and this client cannot deal with tasks.")
+            raise NeedsTask(name)
         return False
 
     async def _create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import Raw, Struct, field
 from portico import Error, ProtocolError, ToolError
 from portico.extend import (
     ERROR,
+    CallToolResult,
     InputRequiredResult,
     InternalError,
     InvalidParams,
@@ -27,6 +29,9 @@ log = logging.getLogger("portico")
 # Of one result.
 LONGEST_VALUE = 4 * 2**20
 LONGEST_WORDS = 8_000
+# Of one number, in digits: the jail's Python reads no longer ones.
+LONGEST_NUMBER = 70_000
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (LONGEST_NUMBER + 1))
 
 
 class _SaidResult(Struct):
@@ -34,7 +39,6 @@ class _SaidResult(Struct):
     structuredContent: Raw = Raw(b"")
     isError: bool = False
     meta: Any = field(default=None, name="_meta")
-    resultType: str = "complete"
 
 
 _said = msgspec.json.Decoder(_SaidResult)
@@ -44,15 +48,22 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 def outcome_of(tool: ScriptTool, result: Any) -> str:
     """The outcome of a call as JSON: `{"value": …}` or `{"error": …}`."""
+    if isinstance(result, CallToolResult) and type(result.structured_content) is Raw and result.is_error is False:
+        # What stands beside it says the same.
+        structured = bytes(result.structured_content)
+        if len(structured) <= LONGEST_VALUE:
+            return f'{{"value":{_structured(tool, structured)}}}'
     encoded = to_json(result)
     if len(encoded) > LONGEST_VALUE:
         return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
-    said = _said.decode(encoded)
-    if said.resultType != "complete":
-        return error(f"{tool.name} goes on as a task, which a script cannot wait for.", "Unsupported")
-    if said.isError:
-        return _refused(said)
-    return f'{{"value":{_value(tool, said)}}}'
+    if len(encoded) > LONGEST_NUMBER and _LONG_NUMBER.search(encoded) is not None:
+        return error(f"The result of {tool.name} has a number of more than {LONGEST_NUMBER:,} digits.", "TooLarge")
+    try:
+        said = _said.decode(encoded)
+        return _refused(said) if said.isError else f'{{"value":{_value(tool, said)}}}'
+    except (msgspec.DecodeError, RecursionError) as failure:
+        # An upstream can say anything.
+        return error(f"The result of {tool.name} cannot be read: {failure}", "InvalidResult")
 
 
 def questions_in(result: Any) -> InputRequiredResult | None:
@@ -70,10 +81,14 @@ def questions_in(result: Any) -> InputRequiredResult | None:
 def _value(tool: ScriptTool, said: _SaidResult) -> str:
     structured = bytes(said.structuredContent)
     if structured:
-        return (_unwrapped(structured) if tool.wraps else structured).decode()
+        return _structured(tool, structured)
     if all(isinstance(one, dict) and one.get("type") == "text" for one in said.content):
         return _json("\n".join(str(one.get("text", "")) for one in said.content))
     return _json(said.content)
+
+
+def _structured(tool: ScriptTool, structured: bytes) -> str:
+    return (_unwrapped(structured) if tool.wraps else structured).decode()
 
 
 def _unwrapped(structured: bytes) -> bytes:
@@ -99,7 +114,7 @@ def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
     if isinstance(failure, Unknown):
         return error(failure.message, "ResourceNotFound")
     if isinstance(failure, MethodNotFound):
-        # A tool that runs only as a task; or its server has none any more.
+        # Its server has no tools any more; or it runs only as a task, and there are none here.
         return error(
             f"A script cannot call {tool.name}: {failure.message.removeprefix('Method not found: ')}", "Unsupported"
         )

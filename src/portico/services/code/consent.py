@@ -51,17 +51,18 @@ class Consent:
             new = [(one, tool) for one, tool in calls if not self._is_known(tool)]
             if new:
                 named = [tool for tool in table.named_in(self._code) if not tool.reads and not self._is_known(tool)]
-                covered = dict.fromkeys(tool.name for tool in (*(tool for _, tool in new), *named))
+                # As they are: a tool that is another when the run goes on is asked about again.
+                covered = dict.fromkeys(tool.digest for tool in (*(tool for _, tool in new), *named))
                 async with question():
                     refusal = await self._ask(self._listed(new, named), f"writes-{digest_of(*covered)[:16]}")
                 if refusal is None:
                     self._journal.approve(list(covered))
                 else:
                     self._refused |= dict.fromkeys(covered, refusal)
-        return {one.n: self._refused[tool.name] for one, tool in calls if tool.name in self._refused}
+        return {one.n: self._refused[tool.digest] for one, tool in calls if tool.digest in self._refused}
 
     def _is_known(self, tool: ScriptTool) -> bool:
-        return tool.name in self._journal.approved or tool.name in self._refused
+        return tool.digest in self._journal.approved or tool.digest in self._refused
 
     async def _ask(self, text: str, key: str) -> ToolError | None:
         """None: the person agrees. By its key a script that is run again finds the answer."""

@@ -45,17 +45,19 @@ class CodeFace(ServerFace):
 
     def _own(self, server: Handler, options: dict[str, Any]) -> Code:
         """A service of this face's own. Its runs are no tasks: those are the server's."""
-        store = getattr(server, "store", None)
+        # A view keeps things where its gateway does.
+        whole = getattr(server, "whole", server)
+        store = getattr(whole, "store", None)
         code = Code(target=server, tasks=False, **{"store": store, **options})
         desk = self.desk
         # What was too long for a result is read here, too.
         desk.capabilities = replace(desk.capabilities, resources={})
-        if isinstance(server, Server):
+        if isinstance(whole, Server):
             # Any process that the server shares its key with goes on with a question.
-            desk.seal = server.seal
-            desk.runtime = replace(desk.runtime, seal=server.seal, spent=server.runtime.spent)
+            desk.seal = whole.seal
+            desk.runtime = replace(desk.runtime, seal=whole.seal, spent=whole.runtime.spent)
             # That a script was saved is told to who listens to the server.
-            desk.subscriptions.spread = server.subscriptions.publish_everywhere
+            desk.subscriptions.spread = whole.subscriptions.publish_everywhere
         desk.add(code)
         return code
 

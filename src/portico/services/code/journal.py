@@ -42,8 +42,13 @@ class JournalEntry(Struct):
     # In which place the script learnt of it; None for what was begun and has no outcome.
     place: int | None = None
     at: float = 0.0
-    # `{"value": …}` or `{"error": …}`, as JSON.
+    # `{"value": …}` or `{"error": …}`, as JSON; `{"task": id}` of what goes on as a task.
     outcome: str = "{}"
+
+    @property
+    def task(self) -> str | None:
+        """The task that it is, if it is one that has no outcome yet."""
+        return msgspec.json.decode(self.outcome).get("task") if self.place is None else None
 
 
 class RunRow(Struct):
@@ -198,6 +203,17 @@ class Journal:
         """A write is about to be made: when this returns, that is on the disk, and all that led to it."""
         self._unsaved[n] = JournalEntry(n, tool, digest, None, time.time())
         await self.save()
+
+    async def begin_task(self, n: int, tool: str, digest: str, id: str) -> None:
+        """A call has become a task: when this returns, a run that goes on knows it."""
+        said = msgspec.json.encode({"task": id}).decode()
+        self._unsaved[n] = JournalEntry(n, tool, digest, None, time.time(), said)
+        await self.save()
+
+    def task_of(self, n: int) -> str | None:
+        """The task that a call became in an earlier round, or in a process that was killed."""
+        entry = self.entries.get(n)
+        return None if entry is None else entry.task
 
     def take_back(self, n: int) -> None:
         """A write was not made after all."""

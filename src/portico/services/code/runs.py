@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico import Context, ToolError
-from portico.extend import Handler
+from portico.extend import Handler, MethodNotFound, MissingCapability, NeedsTask
 from portico.services.code import answers
 from portico.services.code.consent import Consent
+from portico.services.code.inner_tasks import TASKS, InnerTasks, Settle, task_in
 from portico.services.code.journal import Journal, JournalEntry
 from portico.services.code.table import ScriptTool, ToolTable
 from portico.services.code.telling import ScriptAnswers, ScriptCall
@@ -76,11 +78,14 @@ class ScriptRun:
         self._ctx, self._worker, self._table, self._journal = ctx, worker, table, journal
         self._ceilings, self._consent, self._handler = ceilings, consent, handler
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._slots = asyncio.Semaphore(ceilings.at_once)
         self._deadline: asyncio.Timeout = asyncio.timeout(None)
         self._last = self.calls = self._waits = self._asking = 0
         self._left: float | None = None
         self._over = False
+        # It is to be gone on with, in another round or another process.
+        self._paused = False
         # What is being done: by number, and of these the writes.
         self._working: dict[int, asyncio.Task[None]] = {}
         self._writes: set[int] = set()
@@ -90,6 +95,7 @@ class ScriptRun:
         self._may_write.set()
         self._asked = 0
         self._timers: set[asyncio.TimerHandle] = set()
+        self._tasks = InnerTasks(ctx, handler)
         self._told = ScriptAnswers(worker, journal, self._writes)
         # Writes that were begun by a process that was killed, and of which it is not known what became.
         self.unknown: list[str] = []
@@ -110,6 +116,9 @@ class ScriptRun:
                 reply = await self._worker.ask("run_script", asked, A_DAY, self._hear)
                 await self._settle_writes()
                 self._over = True
+        except asyncio.CancelledError:
+            self._paused = not self._ctx.cancelled
+            raise
         except TimeoutError:
             return RunEnd(ended=f"It did not end within {self._ceilings.seconds:g} s.")
         except WorkerEnded as end:
@@ -146,11 +155,7 @@ class ScriptRun:
 
     def _go_on_as_task(self) -> None:
         """A run that takes long goes on as a task, where the client can deal with one."""
-
-        async def detach() -> None:
-            await self._ctx.detach(self._stand_still)
-
-        self._work(0, detach())
+        self._work(0, self._ctx.detach(self._stand_still))
 
     async def _stand_still(self) -> None:
         """Nothing more is begun: what this run has done is stored, and another goes on with it."""
@@ -178,7 +183,8 @@ class ScriptRun:
                 else:
                     writes.append((one, tool))
         if writes:
-            self._work(writes[0][0].n, self._make_writes(writes))
+            # Under a number that is no call's.
+            self._work(-writes[0][0].n, self._make_writes(writes))
 
     def _admitted(self, one: ScriptCall) -> ScriptTool | None:
         """The tool that is meant. Others, and those beyond a ceiling, are refused."""
@@ -231,9 +237,10 @@ class ScriptRun:
     # What is done now
 
     def _work(self, n: int, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._working[n] = task
-        task.add_done_callback(lambda _: self._working.pop(n, None))
+        """Do something meanwhile. It takes itself out of what is being done: a callback that did so would be one more
+        turn of the loop for each call."""
+        # What the jail says is heard in whatever context it was started in, which is another's.
+        self._working[n] = self._loop.create_task(work, context=self._context.copy())
 
     def _start(self, one: ScriptCall, tool: ScriptTool) -> None:
         self._work(one.n, self._perform(one, tool))
@@ -242,7 +249,9 @@ class ScriptRun:
         """Writes that were asked for side by side: a person agrees to all of them, or to none."""
         known: list[tuple[ScriptCall, ScriptTool]] = []
         for one, tool in writes:
-            if one.n in self._journal.entries and not tool.may_be_repeated:
+            if self._journal.task_of(one.n) is not None:
+                self._start(one, tool)
+            elif one.n in self._journal.entries and not tool.may_be_repeated:
                 self.unknown.append(tool.name)
                 self._told.finish(one, answers.error(_unknown(tool), "OutcomeUnknown"))
             else:
@@ -251,6 +260,8 @@ class ScriptRun:
             refused = await self._consent.agree(self._table, known, self._question)
         except ToolError as refusal:
             refused = {one.n: refusal for one, _ in known}
+        finally:
+            self._working.pop(-writes[0][0].n, None)
         for one, tool in known:
             if one.n in refused:
                 self._told.finish(one, answers.outcome_of_failure(tool, refused[one.n]))
@@ -292,34 +303,75 @@ class ScriptRun:
             raise
 
     async def _perform(self, one: ScriptCall, tool: ScriptTool) -> None:
-        async with self._slots:
-            if not tool.reads:
-                self._begun[one.n] = (tool.name, one.digest)
-                try:
-                    await self._begin_write(one.n)
-                except ToolError as refusal:
-                    self._told.finish(one, answers.outcome_of_failure(tool, refusal))
-                    return
+        try:
+            async with self._slots:
+                await self._make(one, tool)
+        finally:
+            self._working.pop(one.n, None)
+
+    async def _make(self, one: ScriptCall, tool: ScriptTool) -> None:
+        task = self._journal.task_of(one.n)
+        if task is None and not tool.reads:
+            self._begun[one.n] = (tool.name, one.digest)
             try:
-                outcome = answers.outcome_of(tool, await self._result(one, tool))
-            except Exception as failure:
-                outcome = answers.outcome_of_failure(tool, failure)
-            self._told.finish(one, outcome, wrote=not tool.reads)
+                await self._begin_write(one.n)
+            except ToolError as refusal:
+                self._told.finish(one, answers.outcome_of_failure(tool, refusal))
+                return
+        try:
+            result = await (self._result(one, tool) if task is None else self._task_result(one, tool, task))
+            outcome = answers.outcome_of(tool, result)
+        except Exception as failure:
+            outcome = answers.outcome_of_failure(tool, failure)
+        self._told.finish(one, outcome, wrote=not tool.reads)
 
     async def _result(self, one: ScriptCall, tool: ScriptTool) -> Any:
         """The result of a call. What an upstream asks in the middle is passed on."""
         params: dict[str, Any] = {"name": tool.name, "arguments": one.arguments}
         settle = partial(self._question, None if tool.reads else one.n)
         for _ in range(MOST_ROUNDS):
-            result = await self._ctx.request(
-                "tools/call", params, key=f"call-{one.n}", settle=settle, handler=self._handler
-            )
+            result = await self._request(one, tool, params, settle)
             asked = answers.questions_in(result)
             if asked is None:
-                return result
+                task = task_in(result)
+                return result if task is None else await self._begun_task(one, tool, task)
             given = await self._ctx.answer_questions(asked, key=f"call-{one.n}", settle=settle)
             params = {**params, **given}
         raise ToolError(f"{tool.name} asks without end.")
+
+    async def _request(self, one: ScriptCall, tool: ScriptTool, params: dict[str, Any], settle: Settle) -> Any:
+        request = partial(
+            self._ctx.request, "tools/call", params, key=f"call-{one.n}", settle=settle, handler=self._handler
+        )
+        if tool.needs_task:
+            return await self._tasks.begun(request(tasks=True))
+        try:
+            return await request()
+        except (MethodNotFound, MissingCapability, NeedsTask) as refusal:
+            if not _wants_task(refusal):
+                raise
+        # Nothing was done yet: it was refused because it runs only as a task, which no list of 2026-07-28 says.
+        result = await self._tasks.begun(request(tasks=True))
+        tool.needs_task = True
+        return result
+
+    async def _begun_task(self, one: ScriptCall, tool: ScriptTool, id: str) -> Any:
+        """From here on the call is not in the middle: who goes on with this run takes up the same task."""
+        try:
+            await self._journal.begin_task(one.n, tool.name, one.digest, id)
+        except BaseException:
+            await self._tasks.end(id)
+            raise
+        self._writes.discard(one.n)
+        return await self._task_result(one, tool, id)
+
+    async def _task_result(self, one: ScriptCall, tool: ScriptTool, id: str) -> Any:
+        try:
+            return await self._tasks.result(one.n, tool, id, self._question)
+        except ToolError as refusal:
+            if refusal.kind == "OutcomeUnknown" and not tool.reads:
+                self.unknown.append(tool.name)
+            raise
 
     async def _settle_writes(self) -> None:
         """Until no write is in the middle, and each that was made is stored."""
@@ -341,6 +393,8 @@ class ScriptRun:
             task.cancel()
         if working:
             await asyncio.wait(working)
+        if not self._paused:
+            await self._tasks.cancel()
 
 
 def _ended(reply: WorkerReply, reason: str) -> RunEnd:
@@ -352,6 +406,11 @@ def _unknown(tool: ScriptTool) -> str:
         f"{tool.name} was about to be called when the server was stopped, and it is not known whether it was done. "
         "It is not called again: look first."
     )
+
+
+def _wants_task(refusal: Exception) -> bool:
+    """2025-11-25 says that the method of a tool is not found which runs only as a task."""
+    return not isinstance(refusal, MissingCapability) or TASKS in refusal.extensions
 
 
 def _done(entries: list[JournalEntry]) -> str:

@@ -191,7 +191,9 @@ class Code(Service):
     async def _journal(self, ctx: Context, digest: str) -> Journal:
         """What the run goes on with: the journal of an earlier round of it, or of a process that was killed."""
         owner = owner_of(ctx)
-        left = await Journal.left_behind(self._store, owner, digest) if ctx.is_first_round else None
+        # Who has not logged in cannot be told from another, who would then get what this one has done.
+        goes_on = ctx.is_first_round and not ctx.call.anonymous
+        left = await Journal.left_behind(self._store, owner, digest) if goes_on else None
         journal = left or Journal(self._store, owner, digest)
         id = await ctx.step("journal", lambda: journal.id)
         if id != journal.id:
@@ -201,7 +203,10 @@ class Code(Service):
         return journal
 
     async def _run(self, ctx: Context, table: ToolTable, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
-        journal = await self._journal(ctx, digest_of(code, data))
+        # What was begun through a part of the server goes on there alone.
+        facet = ctx.on_behalf["facet"]
+        part = [] if facet is None else [getattr(facet, "name", "")]
+        journal = await self._journal(ctx, digest_of(code, data, *part))
         consent = Consent(ctx, journal, code, self._writes, self._ceilings.calls)
         try:
             worker = await self._jails.take()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,6 +19,8 @@ from portico.services.code.journal import digest_of
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _UNFIT = re.compile(r"\W+", re.ASCII)
+# What else the module `tools` has.
+TAKEN = frozenset({"ToolError"})
 _PLAIN_HINTS = ToolAnnotations()
 
 # Whose a tool is, and what its owner calls it.
@@ -35,12 +38,14 @@ class ScriptTool(Struct, dict=True):
     # Whose it is, and the name that a script knows it by there. Never what a list says of it.
     owner: str = ""
     python_name: str = ""
+    # Whether it has to be called as a task, as far as that is known.
+    needs_task: bool = False
 
     @property
     def hints(self) -> ToolAnnotations:
         return self.annotations or _PLAIN_HINTS
 
-    @property
+    @cached_property
     def reads(self) -> bool:
         """Whether it says of itself that it changes nothing."""
         return self.hints.read_only_hint is True
@@ -97,7 +102,14 @@ _tool = msgspec.json.Decoder(ScriptTool)
 class ToolTable:
     """All tools that one caller is shown. `own`: whose tools need no module, because they are the server's own."""
 
-    def __init__(self, tools: Sequence[ScriptTool], owner_of: OwnerOf, own: str, hidden: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        tools: Sequence[ScriptTool],
+        owner_of: OwnerOf,
+        own: str,
+        hidden: Iterable[str] = (),
+        needs_task: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self.by_name: dict[str, ScriptTool] = {}
         # By module, with "" for none, and by what a script calls it there.
         self.modules: dict[str, dict[str, ScriptTool]] = {"": {}}
@@ -106,6 +118,7 @@ class ToolTable:
             owner, inward = owner_of(tool.name)
             if owner in left_out or tool.name in self.by_name:
                 continue
+            tool.needs_task = needs_task(tool.name)
             tool.owner = "" if owner in (own, "") else identifier(owner)
             self.by_name[tool.name] = tool
             tool.python_name = _add(self.modules.setdefault(tool.owner, {}), identifier(inward or tool.name), tool)
@@ -115,9 +128,9 @@ class ToolTable:
             short = tool.python_name.removeprefix(f"{tool.owner}_")
             if short.isidentifier():
                 self.modules[tool.owner].setdefault(short, tool)
-            listed = identifier(tool.name)
-            if listed not in self.modules[""] and listed not in self.modules:
-                self.modules[""][listed] = tool
+            for listed in _listed_as(tool.name):
+                if listed not in self.modules[""] and listed not in self.modules:
+                    self.modules[""][listed] = tool
 
     @cached_property
     def encoded(self) -> Raw:
@@ -168,6 +181,12 @@ class ToolTable:
         ]
 
 
+def _listed_as(name: str) -> list[str]:
+    """What a script may write for a name of a list: other letters too, as Python reads them."""
+    read = normalize("NFKC", name)
+    return [identifier(name)] if read.isascii() or not read.isidentifier() else [identifier(name), read]
+
+
 def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str:
     name, number = wanted, 1
     while name in functions:
@@ -178,7 +197,7 @@ def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str
 
 
 def identifier(name: str) -> str:
-    """A name that Python can write."""
-    found = _UNFIT.sub("_", name).strip("_") or "tool"
+    """A name that Python can write, in letters that nobody takes for others."""
+    found = _UNFIT.sub("_", normalize("NFKC", name)).strip("_") or "tool"
     found = f"_{found}" if found[0].isdigit() else found
-    return f"{found}_" if keyword.iskeyword(found) else found
+    return f"{found}_" if keyword.iskeyword(found) or found in TAKEN else found

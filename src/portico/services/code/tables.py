@@ -55,7 +55,9 @@ class CallerTables:
         table = self._tables.get(key)
         if table is None:
             tools = [one for page in pages for one in read_page(page)]
-            table = self._tables[key] = ToolTable(tools, _owners(handler), _name(handler), self._hidden)
+            needs_task = getattr(handler, "needs_task", _needs_none)
+            table = ToolTable(tools, _owners(handler), _name(handler), self._hidden, needs_task)
+            self._tables[key] = table
             if len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(key)
@@ -68,6 +70,10 @@ def _next(page: Raw) -> str | None:
 
 def _name(handler: Any) -> str:
     return str(getattr(handler, "name", ""))
+
+
+def _needs_none(tool: str) -> bool:
+    return False
 
 
 def _owners(handler: Any) -> Callable[[str], tuple[str, str]]:

@@ -60,6 +60,8 @@ class Forked:
         self._channel = channel
         self._output = output
         self._unsent = b""
+        # Whether it is told when more can be sent.
+        self._waits = False
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[int] = self._loop.create_future()
         channel.setblocking(False)
@@ -122,10 +124,11 @@ class Forked:
             self._unsent = b""
             sent = 0
         self._unsent = self._unsent[sent:]
-        if self._unsent:
+        if self._unsent and not self._waits:
             self._loop.add_writer(self._channel.fileno(), self._flush)
-        else:
+        elif self._waits and not self._unsent:
             self._loop.remove_writer(self._channel.fileno())
+        self._waits = bool(self._unsent)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)

@@ -66,6 +66,16 @@ def run(image: RunsScripts, code: str, tools: NameTable, data: Any, seed: str, a
     return _result(value, image.limits) if has_value else {}
 
 
+def warm_up() -> None:
+    """Do once what every script does. A worker shares its memory with the fork server until it writes to it: what is
+    written to now, while it waits for a script, costs that script no time."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile("await asyncio.sleep(0)", "<warm-up>", "exec", flags | ast.PyCF_ONLY_AST)
+    compile(tree, "<warm-up>", "exec", flags)
+    with asyncio.Runner(loop_factory=lambda: ScriptLoop(ToolChannel(0, ScriptClock(0.0)))) as runner:
+        runner.run(asyncio.sleep(0))
+
+
 def _result(value: Any, limits: Limits) -> dict[str, Any]:
     text = json_of(value, limits.value)
     if text is not None:
@@ -82,6 +92,10 @@ def _evaluated(image: RunsScripts, source: str, name: str) -> tuple[Any, bool]:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
     if any(isinstance(node, ast.Return) for node in _statements(tree.body)):
+        # These have their place outside of functions only.
+        first = [node for node in tree.body if _is_outside(node)]
+        tree.body = [node for node in tree.body if node not in first]
+        image._execute(compile(ast.Module(first, []), name, "exec", dont_inherit=True))
         return _awaited(image, image._execute(_as_function(tree, name))), True
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
@@ -102,6 +116,10 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_outside(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*")
 
 
 def _as_function(tree: ast.Module, name: str) -> Any:
@@ -136,14 +154,15 @@ class ToolFunction:
         self.__name__ = self.__qualname__ = name
         self.__doc__ = f"The tool {tool!r}: {', '.join(parameters) or 'no arguments'}."
         self._channel, self._tool, self._parameters = channel, tool, parameters
+        self._named = encoded(tool)
 
     def __repr__(self) -> str:
         return f"<tool {self._tool}({', '.join(self._parameters)})>"
 
-    async def __call__(self, *values: Any, **arguments: Any) -> Any:
+    async def __call__(self, /, *values: Any, **arguments: Any) -> Any:
         given = self._encoded(self._bound(values, arguments))
         try:
-            return await self._channel.call(self._tool, given)
+            return await self._channel.call(self._named, given)
         except ToolRefusal as refusal:
             said = refusal.said
         raise ToolFailure(self._tool, said)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import selectors
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,12 @@ from portico.services.live.seeded import ScriptClock
 # Where the server is: the same as in the fork server.
 CHANNEL = 3
 LONGEST_FRAME = 4 * MIB
+# What the server says is believed, and bounded by it: of a journal that is gone on with, all results may come at once.
+LONGEST_ANSWERS = 2**32 - 1
+CHUNK = 32 * 1024
 MOST_TIMERS = 5_000
+# How much deeper than Python's usual limit an answer may be.
+DEEPEST_ANSWER = 2_000
 
 
 class ToolChannel:
@@ -30,11 +37,13 @@ class ToolChannel:
         self._unsent: list[bytes] = []
         self._answers: deque[dict[str, Any]] = deque()
         self._waiting: dict[int, asyncio.Future[Any] | asyncio.TimerHandle] = {}
+        self._frames = protocol.Frames(LONGEST_ANSWERS)
 
-    def call(self, tool: str, arguments: bytes) -> asyncio.Future[Any]:
+    def call(self, tool: bytes, arguments: bytes) -> asyncio.Future[Any]:
+        """The tool by its name, in JSON as its arguments are."""
         future = asyncio.get_running_loop().create_future()
         number = self._number(future)
-        self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, encoded(tool), arguments))
+        self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, tool, arguments))
         return future
 
     def call_at(self, seconds: float, timer: asyncio.TimerHandle) -> None:
@@ -55,10 +64,11 @@ class ToolChannel:
         while not self._answers:
             if all(one.cancelled() for one in self._waiting.values()):
                 raise RuntimeError("the script waits for something that nothing will bring about")
-            frame = protocol.read(CHANNEL)
-            if frame is None:
+            said = os.read(CHANNEL, CHUNK)
+            if not said:
                 raise SystemExit("the server has hung up")
-            self._answers.extend(json.loads(frame)["answers"])
+            for frame in self._frames.feed(said):
+                self._answers.extend(_read(frame)["answers"])
         self._take(self._answers.popleft())
 
     def _send(self) -> None:
@@ -89,6 +99,19 @@ class ToolChannel:
         self._unsent.clear()
 
 
+def _read(frame: bytes) -> Any:
+    """What the server can read can be read here, too, however deep in its own calls the script is."""
+    try:
+        return json.loads(frame)
+    except RecursionError:
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(usual + DEEPEST_ANSWER)
+        try:
+            return json.loads(frame)
+        finally:
+            sys.setrecursionlimit(usual)
+
+
 class ToolRefusal(Exception):
     """What a call was refused with, on its way to the function that made it."""
 
@@ -97,8 +120,11 @@ class ToolRefusal(Exception):
         self.said = said
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def encoded(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 class _ChannelSelector(selectors.SelectSelector):

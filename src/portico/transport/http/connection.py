@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
+from portico.transport.http.plain_heads import PlainHeads
 from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
@@ -65,6 +66,7 @@ class Accepting(Protocol):
     known: dict[bytes, tuple[Request, int]]
     # The hashes of heads that were read once.
     seen_once: set[int]
+    plain: PlainHeads
     # The time of the last tick of its clock.
     now: float
     # The beginnings of responses that were made since then.
@@ -82,26 +84,24 @@ class Accepting(Protocol):
         ...
 
 
-class Turn:
+class Turn(Struct, eq=False):
     """One request on a connection, or the refusal of one, and the way back to it.
 
     Once it has been answered it has no connection any more: what is written to it late goes nowhere.
     """
 
-    # The connection may be kept for the next request.
-    keep = True
-    # HEAD wants to know what GET would say, without its body.
-    bodiless = False
-    # HTTP/1.0 has no chunks: a stream ends with the connection.
-    chunks = True
-    streaming = False
+    connection: Connection | None
+    waiting: Request | Answer
     # The bytes of its body, which count until it is answered.
-    size = 0
+    size: int = 0
+    # The connection may be kept for the next request.
+    keep: bool = True
+    # HEAD wants to know what GET would say, without its body.
+    bodiless: bool = False
+    # HTTP/1.0 has no chunks: a stream ends with the connection.
+    chunks: bool = True
+    streaming: bool = False
     on_close: Callable[[], None] | None = None
-
-    def __init__(self, connection: Connection, waiting: Request | Answer) -> None:
-        self.connection: Connection | None = connection
-        self.waiting = waiting
 
     def answer(self, answer: Answer) -> None:
         connection = self.connection
@@ -117,7 +117,8 @@ class Turn:
             connection.send(head + b"\r\n")
         else:
             connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.bodiless else body))
-        self._done(connection)
+        self.connection = self.on_close = None
+        connection.done(self)
 
     def start(self, status: int, headers: Pairs) -> None:
         connection = self.connection
@@ -138,11 +139,8 @@ class Turn:
         if self.streaming and connection is not None:
             if self.chunks:
                 connection.send(b"0\r\n\r\n")
-            self._done(connection)
-
-    def _done(self, connection: Connection) -> None:
-        self.connection = self.on_close = None
-        connection.done(self)
+            self.connection = self.on_close = None
+            connection.done(self)
 
     def buffered(self) -> int:
         return 0 if self.connection is None else self.connection.buffered()
@@ -281,7 +279,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf or self._closing:
             return
-        if not self._reading and self._serve_known(data):
+        if not self._reading and self._serve_whole(data):
             return
         self._chunk, self._messages = b"" if self._reading else data, 0
         if self._request is None:
@@ -319,38 +317,63 @@ class Connection(asyncio.Protocol):
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
     # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
-    # body behind it and nothing else, is not read again: that is a third of the time a small call takes.
+    # body behind it and nothing else, is not read again; and one that has a new line or two is read without the parser.
 
-    def _serve_known(self, data: bytes) -> bool:
+    def _serve_whole(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n") + 4
-        known = self.listener.known.get(data[:end])
-        if known is None or len(data) != end + known[1]:
+        head = data[:end]
+        known = self.listener.known.get(head)
+        if known is None:
+            return end <= LONGEST_KNOWN and self._serve_plain(head, data[end:])
+        length = known[1]
+        if len(data) != end + length:
             return False
         peer = self._client(known[0].headers) if self.proxied else self.peer
         request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
-        turn = Turn(self, self.exchange.refuse_now(request) or request)
-        turn.size = known[1]
-        self.listener.held += known[1]
+        self.listener.held += length
+        self._enqueue(Turn(self, self.exchange.refuse_now(request) or request, length))
+        return True
+
+    def _serve_plain(self, head: bytes, body: bytes) -> bool:
+        listener, exchange, size = self.listener, self.exchange, len(body)
+        read = listener.plain.read(head, size)
+        if read is None or size > exchange.settings.longest_body:
+            return False
+        if listener.held + size > exchange.settings.most_body_bytes:
+            return False
+        path, headers = read
+        request = Request("POST", path, "", headers, body, self._client(headers))
+        request.secure, request.proxied = self.secure, self.proxied
+        refused = exchange.refuse(request)
+        turn = Turn(self, refused or request)
+        if refused is None:
+            self._remember(head, request)
+            turn.size = size
+            listener.held += size
+        elif refused.status in _FINAL:
+            turn.keep = False
         self._enqueue(turn)
         return True
 
-    def _remember(self, request: Request) -> None:
+    def _remember(self, head: bytes, request: Request) -> None:
+        known, once = self.listener.known, self.listener.seen_once
+        # Kept when it comes for the second time: some clients never send the same head again.
+        if hash(head) not in once:
+            if len(once) >= MOST_SEEN:
+                once.clear()
+            once.add(hash(head))
+            return
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[head] = replace(request, body=b""), len(request.body)
+
+    def _remember_parsed(self, request: Request) -> None:
         """Only what stood in one piece: then its head is the head of the piece."""
         end = self._chunk.find(b"\r\n\r\n") + 4
         length = len(request.body)
         whole = self._messages == 1 and len(self._chunk) == end + length
         if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
-            head = self._chunk[:end]
-            known, once = self.listener.known, self.listener.seen_once
-            # Kept when it comes for the second time: some clients never send the same head again.
-            if hash(head) not in once:
-                if len(once) >= MOST_SEEN:
-                    once.clear()
-                once.add(hash(head))
-                return
-            if len(known) >= MOST_KNOWN:
-                known.clear()
-            known[head] = replace(request, body=b""), length
+            self._remember(self._chunk[:end], request)
 
     # What the parser finds
 
@@ -473,7 +496,7 @@ class Connection(asyncio.Protocol):
             self._body = []
             turn.size, self._held = self._held, 0
             if turn.keep and turn.chunks and request.method == "POST":
-                self._remember(request)
+                self._remember_parsed(request)
         if parser.get_method() == b"CONNECT":
             turn.keep, self._deaf = False, True
         self._enqueue(turn)
@@ -520,7 +543,9 @@ class Connection(asyncio.Protocol):
         """One request is answered; the next one in line, if there is one, is served now."""
         self._turn = None
         self.listener.held -= turn.size
-        if not turn.keep or ((self._at_end or self.exchange.draining) and not self._queue):
+        # A stream may have begun before its worker retires: the client is to come to another one.
+        leaves = self._at_end or self.exchange.draining or (turn.streaming and self.listener.retiring)
+        if not turn.keep or (leaves and not self._queue):
             self._hang_up()
             return
         # By the listener's clock, which costs nothing and is up to a tick behind.

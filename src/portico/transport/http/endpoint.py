@@ -253,9 +253,9 @@ class Endpoint:
         if isinstance(session, Answer):
             writer.answer(session)
         elif last is None:
-            session.listen(writer, request.cors, request.until)
+            session.listen(request, writer)
         else:
-            session.resume(last.decode("latin-1"), writer, request.cors, request.until)
+            session.resume(last.decode("latin-1"), request, writer)
 
     def _delete(self, request: Request, writer: ResponseWriter) -> None:
         if self.carried is not None:
@@ -322,6 +322,13 @@ class Endpoint:
         for session in self.sessions.values():
             session.end_listening()
         for old in list(self._old.values()):
+            old.writer.end()
+
+    def end_streams_of(self, revoked: Callable[[Any], bool]) -> None:
+        """End what such principals listen to; calls go on."""
+        self.stateless.end_listening(revoked)
+        self.sessions.end_listening(revoked)
+        for old in [one for one in self._old.values() if revoked(one.session.principal)]:
             old.writer.end()
 
     def ending(self, grace: float) -> list[Awaitable[Any]]:

@@ -323,6 +323,8 @@ class Exchange:
         tokens = BearerTokens(settings.token, settings.operator_token) if given else None
         if tokens is None and auth is None:
             return None
+        if auth is not None:
+            auth.on_revoked.append(self.end_streams_of)
         about = members(self.handler)
         return Admission(tokens, auth, settings.path, lambda: self._endpoints, about.needs, told=about.refused)
 
@@ -440,6 +442,15 @@ class Exchange:
         self._follow()
         for endpoint in self._all_endpoints():
             endpoint.expire()
+
+    def end_listening(self) -> None:
+        """An end to `subscriptions/listen`; all else goes on."""
+        for endpoint in self._all_endpoints():
+            endpoint.stateless.end_listening()
+
+    def end_streams_of(self, revoked: Callable[[Any], bool]) -> None:
+        for endpoint in self._all_endpoints():
+            endpoint.end_streams_of(revoked)
 
     def end_streams(self) -> None:
         """No new calls, and an end to what would have none by itself; calls go on."""

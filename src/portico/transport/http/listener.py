@@ -17,6 +17,7 @@ from typing import Any
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
+from portico.transport.http.plain_heads import PlainHeads
 from portico.transport.http.response import Pairs, Request
 from portico.transport.loops import on_signals
 
@@ -52,6 +53,7 @@ class Listener:
         self._date = b""
         self.known: dict[bytes, tuple[Request, int]] = {}
         self.seen_once: set[int] = set()
+        self.plain = PlainHeads()
         self._connections: set[Connection] = set()
         # The same by their addresses; the oldest of each comes first.
         self._addresses: dict[str, dict[Connection, None]] = {}

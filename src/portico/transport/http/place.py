@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from portico.wire.errors import UsageError
 
-BACKLOG = 1024
+# Those who wait to be let in: after a deploy all clients come back at once. The system may have a lower limit.
+BACKLOG = 4096
 # systemd's first descriptor: sd_listen_fds(3).
 _FIRST_GIVEN = 3
 # For its user alone, as a file of that mode would be.

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Any
 
@@ -92,7 +92,8 @@ class SessionStream:
         self._lacking: frozenset[str] | None = None
         # The seconds after which to try again, where too much was asked.
         self._retry_after: float | None = None
-        # When the token ends that it was opened with, in seconds since 1970.
+        # By whom it was opened, and when the token ends that was shown for it, in seconds since 1970.
+        self.principal: Any = None
         self.until: float | None = None
         # Whether its client takes events at all.
         self.plain = False
@@ -301,14 +302,14 @@ class HttpSession:
         self._streams[stream.name] = stream
         return stream
 
-    def listen(self, writer: ResponseWriter, headers: Pairs, until: float | None = None) -> None:
+    def listen(self, request: Request, writer: ResponseWriter) -> None:
         """A stream for one GET. A client may have several; what is said is said on one of them."""
-        self._listen(f"s{self._new_stream()}", writer, headers, self._event, until)
+        self._listen(f"s{self._new_stream()}", request, writer, self._event)
 
-    def _listen(self, name: str, writer: ResponseWriter, headers: Pairs, after: int, until: float | None) -> None:
+    def _listen(self, name: str, request: Request, writer: ResponseWriter, after: int) -> None:
         stream = _GetStream(self, name, None)
-        stream.until = until
-        stream.attach(writer, headers, after)
+        stream.principal, stream.until = request.principal, request.until
+        stream.attach(writer, request.cors, after)
         self._open.append(stream)
         self._listened = True
         self.session.reach(True)
@@ -319,19 +320,19 @@ class HttpSession:
         if len(self._open) > MOST_STREAMS:
             self._open[0].end()
 
-    def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs, until: float | None = None) -> None:
+    def resume(self, last_event: str, request: Request, writer: ResponseWriter) -> None:
         """Go on after an event. One we no longer have, or never had, is answered by what there is."""
         found = _EVENT_ID.fullmatch(last_event)
         if found is None:
-            self.listen(writer, headers, until)
+            self.listen(request, writer)
             return
         name, seen = found[1], int(found[2])
         if name.startswith("s"):
             for stream in [one for one in self._open if one.name == name]:
                 stream.end()
-            self._listen(name, writer, headers, seen, until)
+            self._listen(name, request, writer, seen)
         else:
-            (self._streams.get(name) or self._replay(name)).attach(writer, headers, seen)
+            (self._streams.get(name) or self._replay(name)).attach(writer, request.cors, seen)
 
     def _replay(self, name: str) -> SessionStream:
         """A stream that is over: what is left of it can still be read."""
@@ -445,9 +446,13 @@ class HttpSession:
         connected = self._open or any(stream.writer is not None for stream in self._streams.values())
         return bool(connected or self.channel.in_flight)
 
-    def close(self) -> None:
+    def fall_silent(self) -> None:
+        """Say and do nothing more. Clients that listen still hear that."""
         self.channel.close()
         self.session.close()
+
+    def close(self) -> None:
+        self.fall_silent()
         for stream in [*self._streams.values(), *self._open]:
             stream.done = True
             stream.end()
@@ -555,6 +560,13 @@ class Sessions:
 
     def remove(self, session: HttpSession) -> bool:
         """It is no longer here, but may be elsewhere. Whether it was here."""
+        taken = self.take_out(session)
+        if taken:
+            session.close()
+        return taken
+
+    def take_out(self, session: HttpSession) -> bool:
+        """The same, while its streams stay open: nothing more is said on them."""
         if self._by_id.pop(session.id, None) is None:
             return False
         near = self._by_address[session.address]
@@ -562,7 +574,7 @@ class Sessions:
         if not near:
             del self._by_address[session.address]
         self._by_age.remove(session)
-        session.close()
+        session.fall_silent()
         return True
 
     def expire(self, idle_seconds: float) -> int:
@@ -585,6 +597,11 @@ class Sessions:
                 stream.end()
             else:
                 stream.keep_alive()
+
+    def end_listening(self, revoked: Callable[[Any], bool]) -> None:
+        """End the streams by GET of such principals."""
+        for stream in [one for one in self.open_streams if isinstance(one, _GetStream) and revoked(one.principal)]:
+            stream.end()
 
     def close(self) -> None:
         for session in self.values():

@@ -5,7 +5,7 @@ import { within } from "../service.js";
 
 const COLOURS = { __proto__: null, allow: "good", deny: "bad", need: "warn", ask: "warn" };
 
-export function accessView(place, app) {
+export function view(place, app) {
   const field = (label, hint = "", value = "") => {
     const id = fresh("access");
     const input = h("input", { type: "text", class: "wide", id, placeholder: hint, value, autocomplete: "off", spellcheck: "false" });

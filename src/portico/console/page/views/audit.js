@@ -8,7 +8,7 @@ import { within } from "../service.js";
 const OUTCOMES = ["ok", "error", "denied", "unknown", "invalid", "failed", "limited", "cancelled", "asked", "task", "refused"];
 const BAD = new Set(["error", "denied", "failed", "refused", "invalid", "limited", "unknown"]);
 
-export function auditView(place, app) {
+export function view(place, app) {
   const body = h("div", { class: "card" });
   const verdict = h("div", { role: "status" });
   const find = h("input", { type: "search", placeholder: "Tool, principal, client…", "aria-label": "Filter the records" });

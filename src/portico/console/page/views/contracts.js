@@ -6,7 +6,7 @@ import { offers, use, within } from "../service.js";
 
 const LEVELS = { __proto__: null, breaking: "bad", major: "bad", minor: "warn", patch: "good", none: "good", error: "bad", warning: "warn" };
 
-export function contractsView(place, app) {
+export function view(place, app) {
   const weights = h("div", { class: "card" });
   const lint = h("div", { class: "stack" });
   const diff = h("div", { class: "stack" });

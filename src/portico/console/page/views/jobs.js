@@ -6,7 +6,7 @@ import { within } from "../service.js";
 
 const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: "warn", running: "accent", waiting: "warn" };
 
-export function jobsView(place, app) {
+export function view(place, app) {
   const body = h("div", { class: "stack" });
   const status = h("select", { "aria-label": "Which of them" }, ["", "queued", "running", "waiting", "completed", "failed", "cancelled"].map((one) => h("option", { value: one }, one || "all")));
   fill(place, sheet("Running tasks", status, body));

@@ -6,7 +6,7 @@ import { within } from "../service.js";
 
 const LEVELS = { __proto__: null, ok: "good", warning: "warn", error: "bad" };
 
-export function loginView(place, app) {
+export function view(place, app) {
   const given = app.target?.kind === "url" ? app.target.spec : "";
   const field = h("input", { type: "url", class: "wide", id: "chain-url", value: given, placeholder: "https://example.org/mcp", autocomplete: "off" });
   const found = h("div", { "aria-live": "polite" });

@@ -6,7 +6,7 @@ import { offers, use, within } from "../service.js";
 
 const PAGE = 50;
 
-export function memoryView(place, app, rest) {
+export function view(place, app, rest) {
   const query = h("input", { type: "search", class: "wide", placeholder: "What do you want to remember?", "aria-label": "Search the memories" });
   const filter = h("input", { type: "text", class: "wide mono", placeholder: "ns:decisions  tag:database  thread:set-up  since:7d  project:*", value: "project:*", "aria-label": "Filter", autocomplete: "off", spellcheck: "false" });
   const found = h("div", { class: "stack" });

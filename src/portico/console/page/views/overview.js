@@ -8,7 +8,7 @@ import { within } from "../service.js";
 const MOST_POINTS = 300;
 const ms = (seconds) => span(seconds * 1000);
 
-export function overviewView(place, app) {
+export function view(place, app) {
   const figures = h("div", { class: "figures card" });
   const calls = makePlot({ title: "Calls a second", series: [{ name: "calls", key: "rate", colour: "--accent" }, { name: "errors", key: "errors", colour: "--bad" }], format: (value) => (value >= 100 ? number(Math.round(value)) : String(Math.round(value * 10) / 10)) });
   const times = makePlot({ title: "Time of a call", series: [{ name: "p50", key: "p50", colour: "--good" }, { name: "p95", key: "p95", colour: "--warn" }, { name: "p99", key: "p99", colour: "--bad" }], format: ms });

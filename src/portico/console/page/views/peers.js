@@ -4,7 +4,7 @@ import { fill, h, number, plain, span } from "../dom.js";
 import { makeTable } from "../results.js";
 import { within } from "../service.js";
 
-export function peersView(place, app) {
+export function view(place, app) {
   const sessions = h("div", { class: "card" });
   const workers = h("div", { class: "card" });
   fill(place, h("div", { class: "page" }, h("h1", {}, "Clients and workers"), app.has("sessions") ? sessions : undefined, app.has("workers") ? workers : undefined));

@@ -5,7 +5,7 @@ import { makeList } from "../list.js";
 import { showBlock } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 
-export function promptsView(place, app, rest) {
+export function view(place, app, rest) {
   const list = makeList({ label: "Prompts", choose: (prompt) => app.goto("prompts", prompt.name) });
   const { detail, choose, leave } = split(place, list, "The prompt");
   let prompts = [];

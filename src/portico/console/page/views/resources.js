@@ -6,7 +6,7 @@ import { showContents } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 import { completing } from "./prompts.js";
 
-export function resourcesView(place, app, rest) {
+export function view(place, app, rest) {
   const list = makeList({ label: "Resources", choose: (one) => app.goto("resources", one.uri ?? one.uriTemplate) });
   const { detail, choose, leave } = split(place, list, "The resource");
   let all = [];

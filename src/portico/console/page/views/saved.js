@@ -5,7 +5,7 @@ import { within } from "../service.js";
 
 const PLACES = { __proto__: null, "tools/call": "tools", "resources/read": "resources", "prompts/get": "prompts" };
 
-export function savedView(place, app) {
+export function view(place, app) {
   const list = h("div", { class: "stack" });
   fill(place, sheet("Saved calls", undefined, list));
   const load = () => within(list, async () => {

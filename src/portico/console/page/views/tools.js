@@ -9,27 +9,58 @@ import { makeTree } from "../tree.js";
 
 const HINTS = [["readOnlyHint", true, "reads only", "good"], ["destructiveHint", true, "can destroy", "bad"], ["idempotentHint", true, "can be repeated", ""], ["openWorldHint", true, "reaches outside", "warn"]];
 
-export function toolsView(place, app, rest) {
+/** The page of an app that a tool names; by the older name too, as hosts have to. */
+function pageOf(tool) {
+  const uri = tool._meta?.ui?.resourceUri ?? tool._meta?.["ui/resourceUri"];
+  return typeof uri === "string" && uri.startsWith("ui://") ? uri : undefined;
+}
+
+/** Whether a tool is for the model, or for apps; for both where nothing is said. */
+function isFor(tool, who) {
+  const seen = tool._meta?.ui?.visibility;
+  return !Array.isArray(seen) || seen.includes(who);
+}
+
+/** What the app of a tool may call, by the names that it may know: tools for apps, and behind a gateway those of its own server alone. */
+function appTools(tools, owners, name) {
+  const own = tools.filter((one) => isFor(one, "app") && owners[one.name]?.[0] === owners[name]?.[0]);
+  return new Map(own.flatMap((one) => [[owners[one.name]?.[1] ?? one.name, one.name], [one.name, one.name]]));
+}
+
+export function view(place, app, rest) {
   const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
   const { detail, choose, leave } = split(place, list, "The tool");
   // What was typed and what came of it stays while another tool is looked at.
   const opened = new Map();
+  let current;
+  let turn = 0;
   let tools = [];
   let weights = {};
+  let owners = {};
   let wanted = rest;
 
-  function show(name, given) {
+  /** What is shown already stays as it is: an app in it would begin anew. */
+  async function show(name, given) {
+    const mine = ++turn;
     const tool = tools.find((one) => one.name === name);
     choose(name);
-    if (!tool) return void fill(detail, name ? empty("There is no such tool", plain(name)) : instructions(app));
-    list.select(tool);
+    if (tool) list.select(tool);
+    const next = tool ? makeOnce(tool, given) : undefined;
+    if (next && next === current) return;
+    await current?.runs.leave();
+    if (mine !== turn) return;
+    current = next;
+    fill(detail, next ? [button("← All tools", () => app.goto("tools"), { class: "back small" }), next.elements] : name ? empty("There is no such tool", plain(name)) : instructions(app));
+  }
+
+  function makeOnce(tool, given) {
     const text = JSON.stringify(tool);
-    if (given || opened.get(name)?.text !== text) {
-      if (opened.size > 30) opened.clear();
-      opened.set(name, { text, nodes: makeTool(app, tool, weights[name], given, opened.get(name)?.runs ?? makeRuns()) });
-    }
-    fill(detail, button("← All tools", () => app.goto("tools"), { class: "back small" }), opened.get(name).nodes.elements);
-    opened.get(name).runs = opened.get(name).nodes.runs;
+    const known = opened.get(tool.name);
+    if (!given && known?.text === text) return known;
+    if (opened.size > 30) opened.clear();
+    const made = { text, ...makeTool(app, tool, weights[tool.name], given, known?.runs ?? makeRuns(), () => appTools(tools, owners, tool.name)) };
+    opened.set(tool.name, made);
+    return made;
   }
 
   async function load() {
@@ -37,9 +68,10 @@ export function toolsView(place, app, rest) {
       const answer = await app.items("tools");
       tools = answer.items;
       weights = answer.weights ?? {};
-      list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, value: tool })));
+      owners = answer.owners ?? {};
+      list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, badge: isFor(tool, "model") ? undefined : "for apps", value: tool })));
       if (!tools.length) return void fill(detail, empty("No tools", "This server offers none."));
-      show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
+      await show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
       if (wanted[0] && document.activeElement === document.body) detail.querySelector("h1")?.focus();
     } catch (why) {
       fill(detail, h("p", { role: "alert" }, plain(why.message, 1000)));
@@ -49,12 +81,15 @@ export function toolsView(place, app, rest) {
   load();
   return {
     refresh: () => { load(); say("The list of tools is new"); },
-    go(next) {
+    async go(next) {
       wanted = next;
-      show(next[0], next[1] === "saved" ? app.given : undefined);
+      await show(next[0], next[1] === "saved" ? app.given : undefined);
       if (next[0]) detail.querySelector("h1")?.focus();
     },
-    leave,
+    async leave() {
+      await current?.runs.leave();
+      leave();
+    },
   };
 }
 
@@ -65,7 +100,7 @@ function instructions(app) {
     facts([["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]])];
 }
 
-function makeTool(app, tool, weight, given, runs) {
+function makeTool(app, tool, weight, given, runs, tools) {
   const form = makeForm(tool.inputSchema ?? {}, { value: given });
   const anyway = button("Send it anyway", () => start(form.read()), { hidden: true });
   const request = () => {
@@ -75,8 +110,18 @@ function makeTool(app, tool, weight, given, runs) {
 
   function start(args) {
     anyway.hidden = true;
-    const run = makeRun(app, { tool: "call_tool", name: tool.name, args: { target: app.target.id, name: tool.name, arguments: args, ...(app.principal && app.target.id === "self" ? { as_principal: app.principal } : {}) } },
-      (result) => showResult(result, { open: (uri) => app.goto("resources", uri) }), { again: () => start(args), reuse: () => { form.set(args); form.focus(); } });
+    const where = { target: app.target.id, ...(app.principal && app.target.id === "self" ? { as_principal: app.principal } : {}) };
+    let beside;
+    const run = makeRun(app, { tool: "call_tool", name: tool.name, args: { ...where, name: tool.name, arguments: args } },
+      (result) => showResult(result, { open: (uri) => app.goto("resources", uri) }),
+      { again: () => start(args), reuse: () => { form.set(args); form.focus(); }, over: (said) => beside?.then((one) => one.over(said)) });
+    const uri = pageOf(tool);
+    if (uri) {
+      beside = import("../apps.js").then(({ makeApp }) => makeApp(app, { where, uri, tool, args, tools }))
+        .catch(() => ({ element: h("p", { role: "alert" }, "The app cannot be loaded."), over() {}, end() {} }));
+      beside.then((one) => run.element.append(one.element));
+      run.leave = () => beside.then((one) => one.end());
+    }
     runs.add(run);
   }
 

@@ -4,7 +4,7 @@ import { empty, facts, fill, h, number, plain, sheet, span, when } from "../dom.
 import { makeTable } from "../results.js";
 import { within } from "../service.js";
 
-export function upstreamsView(place, app) {
+export function view(place, app) {
   const body = h("div", { class: "stack" });
   fill(place, sheet("Upstreams", undefined, body));
   const draw = (said) => {

@@ -6,7 +6,7 @@ import { within } from "../service.js";
 
 const MOST_TRIPS = 400;
 
-export function wireView(place, app, rest) {
+export function view(place, app, rest) {
   const trips = new Map();
   const list = h("div", { class: "trips" });
   const find = h("input", { type: "search", placeholder: "Filter by method, name or text", "aria-label": "Filter the messages", class: "grow-1" });

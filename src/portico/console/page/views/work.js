@@ -5,7 +5,7 @@ import { offers, use, within } from "../service.js";
 
 const STATES = [["pending", "To do"], ["in_progress", "In work"], ["completed", "Done"], ["failed", "Given up"]];
 
-export function workView(place, app) {
+export function view(place, app) {
   const body = h("div", {});
   const query = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the work items" });
   let way = 0;

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ASSISTANT, NOTE, PERSON, USER
-from portico.services.memory.search.matching import UNIT, Matches, total
-from portico.services.memory.search.question import Question
+from portico.services.memory.search.matching import UNIT, Matches, SumsOfBits
+from portico.services.memory.search.question import Manner, Question
 from portico.services.memory.search.terms import (
     AFTER_QUESTION,
     NAMES,
@@ -53,16 +53,11 @@ FEATURES = (
     "at_all",            # always one: what the others are for the usual memory of its kind, taken off again
 )  # fmt: skip
 
+OF_TEXT = FEATURES.index("substance")
 
-class Candidate(Struct, frozen=True):
-    """A memory that the second stage scores."""
 
-    seat: int
-    memory: str
-    author: int | None
-    kind: int
-    substance: int
-    flags: int
+# A memory that the second stage scores: seat, memory, author, kind, substance, flags.
+Candidate = tuple[int, str, int | None, int, int, int]
 
 
 class NamedAuthors(Struct, frozen=True):
@@ -75,51 +70,50 @@ class NamedAuthors(Struct, frozen=True):
 def measure(
     question: Question, matches: Matches, named: NamedAuthors, candidates: Iterable[Candidate]
 ) -> list[tuple[float, ...]]:
-    """The features of each candidate, in the order of FEATURES. A search spends most of its time here: one loop."""
+    """The features of each candidate that its words have, in the order of FEATURES, up to OF_TEXT. A search spends most
+    of its time here: one loop."""
     get, shift, head_shift, bits = matches.by_seat.get, matches.shift, matches.head_shift, matches.bits
     thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
     shares, rarities, everything = _shares(matches)
-    alike, everything = matches.alike.get, UNIT * everything
-    about = ASSISTANT if question.of_assistant else USER
-    kinds: dict[tuple[int, int, int, bool], tuple[float, ...]] = {}
-    found = []
-    for one in candidates:
-        seat, kind = one.seat, one.kind
+    alike, everything, unit = matches.alike.get, UNIT * everything, UNIT << shift
+    about = ASSISTANT if question.manner.of_assistant else USER
+    found: list[tuple[float, ...]] = []
+    for seat, _, author, kind, _, _ in candidates:
         # What its words have of the question, and those of its neighbours.
-        own, before, after, before_two = get(seat, 0), get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
-        around = own | before | after | before_two | get(seat + 2, 0)
-        further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
-        thread = positions.thread_of(seat)
+        own = get(seat, 0)
         head = shares[own >> head_shift & bits]
-        is_named = kind == about if kind > PERSON else one.author in named.authors
-        # Few different ones of these occur.
-        alone = (one.flags, kind, one.substance, kind != NOTE and positions.place_of(seat) == 0)
-        of_kind = kinds.get(alone)
-        if of_kind is None:
-            of_kind = kinds[alone] = _kind(*alone, question)
+        is_named = kind == about if kind > PERSON else author in named.authors
+        thread = seat >> positions.PLACE_BITS
+        if kind == NOTE:
+            before = after = before_two = 0
+            around = further = own
+        else:
+            before, after, before_two = get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
+            around = own | before | after | before_two | get(seat + 2, 0)
+            further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
         found.append(
             (
-                (own >> shift) / UNIT,
+                own / unit,
                 head,
                 rarities[around & bits],
                 rarities[further >> head_shift & bits],
-                (before >> shift) / UNIT,
-                (after >> shift) / UNIT,
-                (before_two >> shift) / UNIT,
-                (thread_best(thread, 0) >> shift) / UNIT,
+                before / unit,
+                after / unit,
+                before_two / unit,
+                thread_best(thread, 0) / unit,
                 rarities[thread_all(thread, 0) & bits],
                 alike(seat, 0) / everything,
                 is_named,
                 head if is_named else 0.0,
                 kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
-                *of_kind,
             )
         )
     return found
 
 
-def _kind(flags: int, kind: int, words: int, opens: bool, question: Question) -> tuple[float, ...]:
-    """The features that depend on the text and the question alone; a truth value counts as 1 or 0."""
+def of_text(kind: int, words: int, flags: int, opens: bool, question: Manner) -> tuple[float, ...]:
+    """The features from OF_TEXT on, which depend on the text and the kind of question alone; a truth value counts as 1
+    or 0."""
     substance = math.log(1 + words)
     return (
         substance,
@@ -139,18 +133,7 @@ def _kind(flags: int, kind: int, words: int, opens: bool, question: Question) ->
     )
 
 
-class _Sums(dict[int, float]):
-    """For each set of terms, which is a mask of bits, the sum of what they are worth. Few different sets occur."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        self._values = values
-
-    def __missing__(self, mask: int) -> float:
-        self[mask] = found = total(self._values, mask)
-        return found
-
-
-def _shares(matches: Matches) -> tuple[_Sums, _Sums, float]:
+def _shares(matches: Matches) -> tuple[SumsOfBits, SumsOfBits, float]:
     """The shares of the question that sets of its terms are, by what they count and by their rarity too; and all that
     there is of the latter."""
     terms, order = matches.terms, matches.order
@@ -160,4 +143,4 @@ def _shares(matches: Matches) -> tuple[_Sums, _Sums, float]:
     whole = (sum(shares) + unknown) or 1.0
     rarities = [share * rarity for share, rarity in zip(shares, matches.rarity, strict=True)]
     everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
-    return _Sums([one / whole for one in shares]), _Sums([one / everything for one in rarities]), everything
+    return SumsOfBits([one / whole for one in shares]), SumsOfBits([one / everything for one in rarities]), everything

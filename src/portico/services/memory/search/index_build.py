@@ -19,7 +19,7 @@ from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import SELECT, Record
 
 # To be increased when what is written into the index changes: it is then rebuilt.
-FORMAT = 2
+FORMAT = 3
 # Each batch rewrites most of the pages of the index, so it is not too small; on SQLite other writers wait for it.
 BATCH = 2000
 MIGRATIONS = Path(__file__).parent.parent / "store" / "migrations"

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from portico.extend import Transaction
@@ -25,17 +28,20 @@ UNIT = 1 << 24
 # have a rare one.
 MOST_POSTINGS = 5_000
 # …and for what is like a memory.
-FEW_TERMS, FEW_POSTINGS = 8, 200
+FEW_TERMS, FEW_POSTINGS = 8, 64
 # From this many memories on, words are counted before they are read.
 MANY_MEMORIES = 20_000
 BEST = 160
-FEW_MATCHES = 800
 # What counts for the estimate of a memory besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
 _HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
+# Of those without a thread, whose estimate is nearly their score, this share of the candidates.
+_ALONE = 2 / 3
 # The second stage gets at least so many for each wanted one, and those with this share of the last wanted one's
 # estimate.
 _AT_LEAST, _HOPE = 4, 0.3
+
+_PLACE = positions.PLACES - 1
 
 Posting = tuple[int, int]
 
@@ -56,26 +62,32 @@ class Matches:
         self.by_seat: dict[int, int] = {}
         # What memories have of the question in other words: of its rarity, in units of 1/UNIT.
         self.alike: dict[int, int] = {}
-        # The best, and what the best of each thread has, and all of the best in it together.
-        self.best: list[int] = []
+        # What the best of each thread has, and all of the best in it together.
         self.thread_best: dict[int, int] = {}
         self.thread_all: dict[int, int] = {}
 
-    def add(self, term: str, postings: Sequence[Posting], frequency: int) -> None:
+    def add(self, term: str, postings: Iterable[Posting], frequency: int) -> None:
         """Add the postings of one more term, which `frequency` memories have."""
+        worth, by_seat = self.enter(term, frequency), self.by_seat
+        for seat, weight in postings:
+            by_seat[seat] = by_seat.get(seat, 0) + worth[weight]
+
+    def add_all(self, postings: Sequence[tuple[str, int, int]]) -> None:
+        """Add all postings that there are, of all terms."""
+        often = Counter(map(itemgetter(0), postings))
+        worth = {term: self.enter(term, often[term]) for term in self.terms if term in often}
+        by_seat = self.by_seat
+        for term, seat, weight in postings:
+            by_seat[seat] = by_seat.get(seat, 0) + worth[term][weight]
+
+    def enter(self, term: str, frequency: int) -> _Worth:
+        """The next term, and what its postings bring."""
         rarity = self.rarity_at(frequency)
         bit = 1 << len(self.order)
         self.order.append(term)
         self.rarity.append(rarity)
         unit = UNIT * self.terms[term] * rarity / (ONE * math.log(2 + self.memories))
-        worth: dict[int, int] = {}
-        by_seat = self.by_seat
-        for seat, weight in postings:
-            value = worth.get(weight)
-            if value is None:
-                value = round(unit * (weight >> 1)) << self.shift | bit << self.head_shift * (weight & 1) | bit
-                worth[weight] = value
-            by_seat[seat] = by_seat.get(seat, 0) + value
+        return _Worth(unit, self.shift, (bit, bit << self.head_shift | bit))
 
     def rarity_at(self, frequency: int) -> float:
         return math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
@@ -90,42 +102,45 @@ class Matches:
         seats |= dict.fromkeys(named.newest)
         self.add(named.term, [(seat, ONE << 1) for seat in seats], named.memories)
 
-    def settle(self, most: int) -> None:
+    def settle(self, most: int) -> list[tuple[int, int]]:
         """Find the best, and what their threads have."""
         best, together = self.thread_best, self.thread_all
-        self.best = []
-        for value, seat in self.leading(most):
-            self.best.append(seat)
-            thread = positions.thread_of(seat)
+        leading = self.leading(most)
+        for value, seat in leading:
+            thread = seat >> positions.PLACE_BITS
             if thread in best:
                 together[thread] |= value
             else:
                 best[thread] = together[thread] = value
+        return leading
 
     def candidates(self, most: int, wanted: int | None = None) -> list[int]:
         """The positions for the second stage: the best, and their neighbours. Where only `wanted` results are needed,
         those with a low estimate are left out."""
-        self.settle(max(BEST, most))
-        get, thread_best, thread_of = self.by_seat.get, self.thread_best.get, positions.thread_of
-        shift, head_shift, bits = self.shift, self.head_shift, self.bits
-        worth = self._heads()
-        # What the words near the beginning are worth. Few different sets of them are met.
-        heads: dict[int, float] = {}
-        seen = dict.fromkeys(self.best)
-        for seat in self.best[: most // 2]:
-            seen[seat - 1] = seen[seat + 1] = seen[seat + 2] = None
-        hopeful = []
-        for seat in seen:
-            own = get(seat, 0)
-            # The bits beside the scores are added as well; that is far below the precision that matters.
+        leading = self.settle(max(BEST, most))
+        get, thread_best = self.by_seat.get, self.thread_best
+        head_shift, bits, heads = self.head_shift, self.bits, SumsOfBits(self._heads())
+        # The bits below the scores are added as well; that is far below the precision that matters.
+        hopeful, alone = [], []
+        beside: dict[int, None] = {}
+        for number, (own, seat) in enumerate(leading):
+            hope = own + heads[own >> head_shift & bits]
+            if seat & _PLACE == positions.ALONE:
+                alone.append((hope + _THREAD * own, seat))
+                continue
             near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-            thread = thread_best(thread_of(seat), 0)
-            mask = own >> head_shift & bits
-            head = heads.get(mask)
-            if head is None:
-                head = heads[mask] = total(worth, mask)
-            hope = (own >> shift) + _NEAR * (near >> shift) + _THREAD * (thread >> shift)
-            hopeful.append((hope + head, seat))
+            hopeful.append((hope + _NEAR * near + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
+            if number < most // 2:
+                beside[seat + 1] = beside[seat + 2] = None
+                if seat & _PLACE:
+                    beside[seat - 1] = None
+        known = {seat for _, seat in leading}
+        for seat in beside:
+            if seat not in known:
+                own, near = get(seat, 0), get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
+                hope = own + heads[own >> head_shift & bits] + _NEAR * near
+                hopeful.append((hope + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
+        hopeful += heapq.nlargest(math.ceil(_ALONE * most), alone)
         hopeful.sort(reverse=True)
         del hopeful[most:]
         if wanted is not None and len(hopeful) > _AT_LEAST * wanted:
@@ -135,24 +150,46 @@ class Matches:
         return [seat for _, seat in hopeful]
 
     def leading(self, most: int) -> list[tuple[int, int]]:
-        """Those with the highest scores, and what each has."""
-        scored = zip(self.by_seat.values(), self.by_seat, strict=True)
-        # To sort a few is quicker than to pick from them.
-        return sorted(scored, reverse=True)[:most] if len(self.by_seat) < FEW_MATCHES else heapq.nlargest(most, scored)
+        """Those with the highest scores, of equal ones the latest; and what each has."""
+        by_seat = self.by_seat
+        # Postings come in order, and two sorts of numbers are quicker than one of pairs.
+        seats = sorted(by_seat, reverse=True)
+        seats.sort(key=by_seat.__getitem__, reverse=True)
+        return [(by_seat[seat], seat) for seat in seats[:most]]
 
     def is_near(self, seat: int) -> bool:
         """Whether it has a word of the question, or another one for it, or sits next to one that has."""
         return seat in self.alike or any(seat + step in self.by_seat for step in (0, -1, 1, -2))
 
     def _heads(self) -> list[float]:
-        """What each word is worth near the beginning."""
-        unit = _HEAD * UNIT / math.log(2 + self.memories)
+        """What each word is worth near the beginning, in units of what is in `by_seat`."""
+        unit = _HEAD * UNIT * (1 << self.shift) / math.log(2 + self.memories)
         return [unit * self.terms[term] * rarity for term, rarity in zip(self.order, self.rarity, strict=True)]
 
 
-def total(values: Sequence[float], mask: int) -> float:
-    """The sum of those whose bits are set."""
-    return sum(value for number, value in enumerate(values) if mask >> number & 1)
+class _Worth(dict[int, int]):
+    """What a posting of a term brings, by its weight. Few different weights occur."""
+
+    def __init__(self, unit: float, shift: int, bits: tuple[int, int]) -> None:
+        self._unit = unit
+        self._shift = shift
+        # Those of a word that is not near the beginning, and of one that is.
+        self._bits = bits
+
+    def __missing__(self, weight: int) -> int:
+        self[weight] = found = round(self._unit * (weight >> 1)) << self._shift | self._bits[weight & 1]
+        return found
+
+
+class SumsOfBits(dict[int, float]):
+    """For each set of terms, which is a mask of bits, the sum of what they are worth. Few different sets occur."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self._values = values
+
+    def __missing__(self, mask: int) -> float:
+        self[mask] = found = sum(value for number, value in enumerate(self._values) if mask >> number & 1)
+        return found
 
 
 def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int) -> Matches:
@@ -162,15 +199,10 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
     if memories > MANY_MEMORIES:
         frequent = _match_rare(tx, found, terms, scopes)
         if frequent:
-            near = {seat + step for _, seat in found.leading(BEST) for step in (-2, -1, 0, 1, 2)}
-            _look_up(tx, found, frequent, sorted(near))
+            best = [seat for _, seat in found.leading(BEST)]
+            _look_up(tx, found, frequent, sorted({*best, *_beside(best)}))
     else:
-        by_term: dict[str, list[Posting]] = {term: [] for term in terms}
-        for term, seat, weight in read_postings(tx, list(terms), scopes):
-            by_term[term].append((seat, weight))
-        for term, postings in by_term.items():
-            if postings:
-                found.add(term, postings, len(postings))
+        found.add_all(read_postings(tx, list(terms), scopes))
     for one in namespaces:
         found.add_namespace(one)
     return found
@@ -186,12 +218,17 @@ def match_among(
     first = Matches(terms, memories)
     for frequency, term in frequencies:
         first.add(term, own[term], frequency)
-    near = {seat + step for _, seat in first.leading(BEST) for step in (-2, -1, 1, 2)} - set(seats)
+    near = _beside(seat for _, seat in first.leading(BEST)) - set(seats)
     around = _at(tx, [term for _, term in frequencies], sorted(near))
     for frequency, term in sorted(frequencies):
         found.add(term, own[term] + around[term], frequency)
     found.settle(BEST)
     return found
+
+
+def _beside(seats: Iterable[int]) -> set[int]:
+    """The positions next to these, two on each side."""
+    return {seat + step for seat in seats if seat & _PLACE != positions.ALONE for step in (-2, -1, 1, 2)}
 
 
 def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
@@ -204,7 +241,9 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
         # A term that very many have distinguishes nothing, unless there is no other.
         if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
             found.add(term, postings, len(postings))
-    return [seat for _, seat in found.leading(most)]
+    # Two texts that are alike share most of their words, so at least some of the long ones.
+    least = math.ceil(len(found.order) / 4)
+    return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
 
 
 def _match_rare(
@@ -232,43 +271,47 @@ def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str
     """The postings of each of these terms at these positions."""
     by_term: dict[str, list[Posting]] = {term: [] for term in terms}
     sql = "select term, seat, weight from memory_posting where term in :terms and seat in :seats"
-    for term, seat, weight in tx.all(tuple[str, int, int], sql, {"terms": list(terms), "seats": list(seats)}):
+    for term, seat, weight in tx.all(tuple, sql, {"terms": list(terms), "seats": list(seats)}):
         by_term[term].append((seat, weight))
     return by_term
 
 
 def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
-    """In how many memories it is; of a very frequent one, that it is in very many."""
+    """In how many memories it is; of a frequent one, that it is in too many to be read."""
     source, values = within(scopes)
     sql = f"select count(*) from (select 1 from {source} p.term = :term limit :most) as counted"
-    return tx.one(int, sql, {"term": term, "most": 2 * MOST_POSTINGS, **values})
+    return tx.one(int, sql, {"term": term, "most": MOST_POSTINGS + 1, **values})
 
 
 def read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:
     source, values = within(scopes)
     sql = f"select p.term, p.seat, p.weight from {source} p.term in :terms"
-    return tx.all(tuple[str, int, int], sql, {"terms": terms, **values})
+    return tx.all(tuple, sql, {"terms": terms, **values})
 
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> list[Posting]:
     source, values = within(scopes)
     sql = f"select p.seat, p.weight from {source} p.term = :term order by p.seat desc limit :most"
-    return tx.all(tuple[int, int], sql, {"term": term, "most": most, **values})
+    return tx.all(tuple, sql, {"term": term, "most": most, **values})
 
 
 def _newest(tx: Transaction, terms: Sequence[str], scope: int, most: int) -> list[list[Posting]]:
     """So many postings of each of these terms, in one statement."""
+    first = positions.first_of_scope(scope)
+    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
+    found: list[list[Posting]] = [[] for _ in terms]
+    for number, seat, weight in tx.all(tuple, _newest_of(len(terms)), values):
+        found[number].append((seat, weight))
+    return found
+
+
+@lru_cache(FEW_TERMS)
+def _newest_of(terms: int) -> str:
     one = (
         "select * from (select {0} as number, seat, weight from memory_posting where term = ? and seat >= ? "
         "and seat < ? order by seat desc limit ?) as term_{0}"
     )
-    first = positions.first_of_scope(scope)
-    sql = " union all ".join(one.format(number) for number in range(len(terms)))
-    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
-    found: list[list[Posting]] = [[] for _ in terms]
-    for number, seat, weight in tx.all(tuple[int, int, int], sql, values):
-        found[number].append((seat, weight))
-    return found
+    return " union all ".join(one.format(number) for number in range(terms))
 
 
 def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:

@@ -88,5 +88,5 @@ def _newest(
     )
     sql = " union all ".join(one.format(number, source, MOST_POSTINGS) for number in range(len(words)))
     values |= {f"word_{number}": word for number, word in enumerate(words)}
-    for number, seat in tx.all(tuple[int, int], sql, values):
+    for number, seat in tx.all(tuple, sql, values):
         yield words[number], seat

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -53,13 +54,9 @@ _OF_ASSISTANT = re.compile(
 )
 
 
-class Question(Struct, frozen=True):
-    # Each term, and its weight.
-    terms: dict[str, float]
-    # Each term as it is written in the question, to explain a result.
-    written: dict[str, str]
-    # Words that may be a person's name, and whether they have a capital letter.
-    names: dict[str, bool]
+class Manner(NamedTuple):
+    """What kind of question it is."""
+
     when: bool
     # About many things, or a long time.
     broad: bool
@@ -67,6 +64,16 @@ class Question(Struct, frozen=True):
     request: bool
     # About what the assistant said, rather than what the user did.
     of_assistant: bool
+
+
+class Question(Struct, frozen=True):
+    # Each term, and its weight.
+    terms: dict[str, float]
+    # Each term as it is written in the question, to explain a result.
+    written: dict[str, str]
+    # Words that may be a person's name, and whether they have a capital letter.
+    names: dict[str, bool]
+    manner: Manner
 
 
 def terms_of(text: str) -> dict[str, float]:
@@ -82,16 +89,9 @@ def ask(text: str, now: int | None = None) -> Question:
     capitals = {word for one in _WORD.findall(text[:LONGEST])[1:] if one[0].isupper() for word in words(one.lower())}
     names = {word: word in capitals for word in content_words}
     broad, of_assistant = bool(_BROAD.search(lower)), bool(_OF_ASSISTANT.search(lower))
-    return Question(
-        terms,
-        written,
-        names,
-        when=bool(_WHEN.search(lower)),
-        broad=broad,
-        # “Can you list …” and “what did you recommend” ask about the past.
-        request=not broad and not of_assistant and bool(_REQUEST.search(lower)),
-        of_assistant=of_assistant,
-    )
+    # “Can you list …” and “what did you recommend” ask about the past.
+    request = not broad and not of_assistant and bool(_REQUEST.search(lower))
+    return Question(terms, written, names, Manner(bool(_WHEN.search(lower)), broad, request, of_assistant))
 
 
 def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:

@@ -10,10 +10,11 @@ features (`features.py`).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import mul
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,12 +25,12 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
-from portico.services.memory.search.features import FEATURES, Candidate, NamedAuthors, measure
+from portico.services.memory.search.features import FEATURES, OF_TEXT, Candidate, NamedAuthors, measure, of_text
 from portico.services.memory.search.index import reading_of
 from portico.services.memory.search.matching import Matches, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.other_words import add_other_words
-from portico.services.memory.search.question import Question, ask, terms_of
+from portico.services.memory.search.question import Manner, Question, ask, terms_of
 from portico.services.memory.store import narrowing, selection
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
@@ -44,17 +45,24 @@ NO_VECTORS = (
 MOST_LOOKED_THROUGH = 500
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
-LOOKED_AT = 192
+# How many are looked at, and where there are few memories, such as in a scope.
+LOOKED_AT, LOOKED_AT_OF_FEW, FEW_MEMORIES = 192, 96, 1000
 # How many are looked at because of their meaning.
 NEAREST = 64
 # A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
 LITTLE, NEAR = 0.15, 0.35
-_AROUND, _ALIKE, _MEANING = FEATURES.index("around"), FEATURES.index("alike"), len(FEATURES)
+# How many of them are kept for each kind of question.
+MOST_SCORES_KEPT = 4096
+_PLACE = positions.PLACES - 1
+_AROUND, _ALIKE = FEATURES.index("around"), FEATURES.index("alike")
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
-# Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
-_UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
+# Hardly any have expired and are not collected yet; to look each candidate up in `memory` would take longer.
+_UNEXPIRED = (
+    " and (not exists (select 1 from memory where expires_at <= :recall_now) "
+    "or memory_seat.memory not in (select id from memory where expires_at <= :recall_now))"
+)
 
 
 class Scored(NamedTuple):
@@ -75,7 +83,27 @@ def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
     return tuple(column[:-1] for column in by_words), (*columns[4:], columns[7])
 
 
-_BY_WORDS, _BY_MEANING = _weights()
+_WEIGHTS = _weights()
+_OF_WORDS = tuple([(*one[:OF_TEXT], *one[len(FEATURES) :]) for one in kinds] for kinds in _WEIGHTS)
+
+
+class _TextScores(dict[tuple[int, int, int, bool], float]):
+    """What the features of a text count: by its kind, its substance, its flags, and whether it opens a thread. The same
+    ones occur again and again."""
+
+    def __init__(self, by_meaning: bool, manner: Manner) -> None:
+        self._weights = [one[OF_TEXT:] for one in _WEIGHTS[by_meaning]]
+        self._manner = manner
+
+    def __missing__(self, text: tuple[int, int, int, bool]) -> float:
+        if len(self) == MOST_SCORES_KEPT:
+            self.clear()
+        found: float = sum(map(mul, self._weights[text[0]], of_text(*text, self._manner)))
+        self[text] = found
+        return found
+
+
+_text_scores = lru_cache(64)(_TextScores)
 
 
 class RecallQuery(Struct, frozen=True):
@@ -101,8 +129,16 @@ class Look(Struct, frozen=True):
     question: Question
     matches: Matches
     candidates: list[Candidate]
-    # In the order of FEATURES; with a sense, and one more for it.
-    features: list[tuple[float, ...]]
+    # Those of their words, up to OF_TEXT; with a sense, and one more for it.
+    of_words: list[tuple[float, ...]]
+
+    @property
+    def features(self) -> list[tuple[float, ...]]:
+        """All, in the order of FEATURES; with a sense, and one more for it."""
+        return [
+            (*row[:OF_TEXT], *of_text(kind, words, flags, not seat & _PLACE, self.question.manner), *row[OF_TEXT:])
+            for (seat, _, _, kind, words, flags), row in zip(self.candidates, self.of_words, strict=True)
+        ]
 
 
 def recall(
@@ -152,6 +188,8 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
     if scope is None or not terms:
         return []
     seats = most_alike(tx, terms, *scope, limit)
+    if not seats:
+        return []
     sql = (
         "select memory_seat.seat, memory.id, memory.content from memory_seat join memory "
         "on memory.id = memory_seat.memory where memory_seat.seat in :seats and memory_seat.kind >= 0 "
@@ -219,23 +257,20 @@ def share_of(one: Record, wanted: Mapping[str, float]) -> float:
 def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
     """By words; with a sense, by words and meanings."""
     seen = look(tx, search)
-    weights = _BY_WORDS if search.sense is None else _BY_MEANING
+    by_meaning, manner = search.sense is not None, seen.question.manner
+    weights, of_text = _OF_WORDS[by_meaning], _text_scores(by_meaning, manner)
     scored = [
-        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory, features)
-        for one, features in zip(seen.candidates, seen.features, strict=True)
+        (sum(map(mul, weights[kind], row), of_text[kind, words, flags, not seat & _PLACE]), seat, memory, row)
+        for (seat, memory, _, kind, words, flags), row in zip(seen.candidates, seen.of_words, strict=True)
     ]
     # Of two that are alike, the later one.
-    scored.sort(reverse=True)
-    best = scored[0][0] if scored else 0.0
-    return [
-        Scored(memory, math.exp(score - best), _is_weak(features))
-        for score, _, memory, features in scored[: search.limit]
-    ]
+    best = heapq.nlargest(search.limit, scored)
+    return [Scored(memory, math.exp(score - best[0][0]), _is_weak(row)) for score, _, memory, row in best]
 
 
-def _is_weak(features: tuple[float, ...]) -> bool:
+def _is_weak(row: tuple[float, ...]) -> bool:
     """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
-    return features[_AROUND] + features[_ALIKE] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
+    return row[_AROUND] + row[_ALIKE] < LITTLE and (len(row) == OF_TEXT or row[OF_TEXT] < NEAR)
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -248,8 +283,8 @@ def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
         found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
     else:
         found = finding.of(search.among)
-    near = sense.closeness(tx, [one.seat for one in found])
-    scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
+    near = sense.closeness(tx, [one[0] for one in found])
+    scored = [(near[seat], seat, memory) for seat, memory, *_ in found if seat in near]
     scored.sort(reverse=True)
     return [Scored(memory, max(0.0, close), close < NEAR) for close, _, memory in scored[: search.limit]]
 
@@ -266,30 +301,30 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
         matches = match(tx, terms, search.scopes, memories)
         alike = add_other_words(tx, matches, terms, search.scopes)
         nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
-        most = max(LOOKED_AT, 3 * search.limit)
+        most = max(LOOKED_AT if memories > FEW_MEMORIES else LOOKED_AT_OF_FEW, 3 * search.limit)
         # What a condition leaves of them is not known before.
         choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
         candidates = reader.enough(choose, most, [*alike, *nearest])
     else:
         candidates = reader.of(search.among)
-        seats = [one.seat for one in candidates]
+        seats = [one[0] for one in candidates]
         matches = match_among(tx, terms, search.scopes, memories, seats)
         add_other_words(tx, matches, terms, search.scopes, seats)
         if sense is None:
-            candidates = [one for one in candidates if matches.is_near(one.seat)]
-    features = measure(question, matches, named, candidates)
+            candidates = [one for one in candidates if matches.is_near(one[0])]
+    of_words = measure(question, matches, named, candidates)
     if sense is not None:
-        features = _with_meaning(tx, sense, candidates, features)
-    return Look(question, matches, candidates, features)
+        of_words = _with_meaning(tx, sense, candidates, of_words)
+    return Look(question, matches, candidates, of_words)
 
 
 def _with_meaning(
     tx: Transaction, sense: Sense, candidates: list[Candidate], features: list[tuple[float, ...]]
 ) -> list[tuple[float, ...]]:
     """The features with the closeness of meaning; for a memory without a vector, the mean of the others."""
-    near = sense.closeness(tx, [one.seat for one in candidates])
+    near = sense.closeness(tx, [one[0] for one in candidates])
     usual = sum(near.values()) / len(near) if near else 0.0
-    return [(*row, near.get(one.seat, usual)) for one, row in zip(candidates, features, strict=True)]
+    return [(*row, near.get(one[0], usual)) for one, row in zip(candidates, features, strict=True)]
 
 
 def _memories(tx: Transaction, scopes: Sequence[int] | None) -> int:
@@ -360,5 +395,4 @@ class _CandidateReader:
             "select memory_seat.seat, memory_seat.memory, memory_seat.author, memory_seat.kind, memory_seat.substance, "
             f"memory_seat.marks from {self._source} where memory_seat.seat in :seats and {self._where}"
         )
-        rows = self._tx.all(tuple[int, str, int | None, int, int, int], sql, {**self._values, "seats": seats})
-        return [Candidate(*row) for row in rows]
+        return self._tx.all(tuple, sql, {**self._values, "seats": seats})

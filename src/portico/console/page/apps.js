@@ -1,0 +1,315 @@
+// An app of a server's in a frame, and what may be said between the two (MCP Apps, 2026-01-26). The frame has an origin
+// that nothing belongs to, and no way to other hosts than those that it names and you allow. Whatever it says is looked
+// at here as if a stranger had said it: only the window of our own proxy is heard, every request is one of those below,
+// and what reaches outside the frame is asked about first, beside the frame and not in front of it.
+
+import { button, fill, h, link, plain, say } from "./dom.js";
+
+const VERSION = "2026-01-26";
+const PAGE_TYPE = "text/html;profile=mcp-app";
+const LONGEST_PAGE = 8e6;
+const LONGEST_HOSTS = 4000;
+const TALLEST = 800;
+const MOST_WAITING = 16;
+const MOST_LINES = 200;
+const MOST_LINKS = 20;
+const MOST_STRAY = 100;
+// How long an app has to end, and how long a question stands before it can be answered: who clicks in the app does not
+// mean a button that has just come.
+const PATIENCE = 500;
+const MODES = ["inline", "fullscreen"];
+const STYLES = {
+  "--color-background-primary": "--panel", "--color-background-secondary": "--ground", "--color-background-tertiary": "--sunken",
+  "--color-text-primary": "--text", "--color-text-secondary": "--quiet", "--color-text-info": "--accent", "--color-text-danger": "--bad", "--color-text-success": "--good", "--color-text-warning": "--warn",
+  "--color-border-primary": "--line-strong", "--color-border-secondary": "--line", "--color-ring-primary": "--accent", "--font-sans": "--sans", "--font-mono": "--mono", "--border-radius-md": "--round",
+};
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+class Denied extends Error {
+  constructor(text, code = -32000, data = undefined) {
+    super(text);
+    Object.assign(this, { code, data });
+  }
+}
+const wrong = (text) => new Denied(text, -32602);
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** where: the members that say which server is asked, and as whom; tools(): the names of those that this app may call,
+ * by the names that it may know them by. */
+export function makeApp(app, { where, uri, tool, args, tools }) {
+  const lines = h("div", { class: "loglines", role: "log", "aria-label": "What the app said", tabindex: "0", hidden: true });
+  const bar = h("div", { class: "stack" });
+  const box = h("div", { class: "app-place" });
+  const modeButton = button("Full screen", () => setMode(mode === "inline" ? "fullscreen" : "inline"), { class: "small", hidden: true });
+  const endButton = button("Close", () => end(), { class: "small", hidden: true });
+  const element = h("section", { class: "app", "aria-label": `App of ${plain(tool.name, 80)}` },
+    h("div", { class: "row apart" }, h("div", { class: "row" }, h("span", { class: "badge accent" }, "app"), h("code", { class: "breakable" }, plain(uri, 200))), h("div", { class: "row" }, modeButton, endButton)), bar, box, lines);
+  const permits = new Map();
+  const waiting = new Map();
+  let asking = Promise.resolve();
+  let refuse = () => {};
+  let page, outcome, frame, able, met, ready, mode, sent, stray, ended;
+
+  // --- the page, and the frame that shows it ---
+
+  async function load() {
+    const said = await app.call("read_resource", { ...where, uri });
+    const found = said.result?.contents?.find((one) => one?.uri === uri) ?? said.result?.contents?.[0];
+    if (!found) throw new Error(said.error?.message ?? "There is no such page.");
+    if (found.mimeType !== PAGE_TYPE) throw new Error(`It is ${plain(found.mimeType ?? "of no type", 60)}, and not ${PAGE_TYPE}.`);
+    const html = typeof found.text === "string" ? found.text : decoded(found.blob);
+    if (html.length > LONGEST_PAGE) throw new Error("It is too long.");
+    return { html, wishes: wishes(found) ?? wishes((await app.items("resources").catch(() => undefined))?.items.find((one) => one.uri === uri)) ?? {} };
+  }
+
+  async function begin() {
+    try {
+      page ??= await load();
+    } catch (why) {
+      return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: ", plain(why.message, 600)));
+    }
+    const { csp, permissions } = page.wishes;
+    // All of them are shown: what is not seen is not allowed.
+    const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].join(" ");
+    if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: it names too many hosts."));
+    if (hosts && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("It was not shown.");
+    if (!element.isConnected) return void stopped("The app was closed.");
+    [able, met, ready, mode, sent, stray, ended] = [{}, false, false, "inline", {}, 0, false];
+    frame = h("iframe", { title: `App of ${plain(tool.name, 80)}` });
+    frame.setAttribute("sandbox", "allow-scripts allow-forms");
+    if (permissions?.clipboardWrite) frame.allow = "clipboard-write";
+    frame.src = `/console/frame?${new URLSearchParams({ csp: JSON.stringify(csp ?? {}) })}`;
+    box.classList.toggle("bordered", page.wishes.prefersBorder !== false);
+    fill(box, frame);
+    endButton.hidden = false;
+    window.addEventListener("message", hear);
+    window.addEventListener("resize", changed);
+    dark.addEventListener("change", changed);
+    looking.observe(document.documentElement, { attributeFilter: ["data-scheme"] });
+  }
+
+  /** Away with it, and with all that it waits for. */
+  function stop() {
+    ended = true;
+    ready = false;
+    window.removeEventListener("message", hear);
+    window.removeEventListener("resize", changed);
+    dark.removeEventListener("change", changed);
+    looking.disconnect();
+    for (const one of waiting.values()) one.abort();
+    waiting.clear();
+    refuse();
+    setMode("inline");
+    frame.remove();
+    endButton.hidden = modeButton.hidden = true;
+  }
+
+  function stopped(text) {
+    if (frame && !ended) stop();
+    fill(bar, h("div", { class: "row" }, h("p", { class: "quiet" }, plain(text, 200)), button("Show it again", () => { permits.clear(); fill(bar); begin(); }, { class: "small" })));
+  }
+
+  /** The app is told, and has a moment for what it wants to keep. */
+  async function end() {
+    if (!frame || ended) return;
+    if (ready) await new Promise((done) => {
+      goodbye = done;
+      post({ id: "teardown", method: "ui/resource-teardown", params: {} });
+      setTimeout(done, PATIENCE);
+    });
+    if (!ended) stopped("The app was closed.");
+  }
+  let goodbye = () => {};
+
+  // --- what it is told ---
+
+  const post = (message) => frame.contentWindow?.postMessage({ jsonrpc: "2.0", ...message }, "*");
+  const tell = (name, params) => post({ method: `ui/notifications/${name}`, params });
+
+  function context() {
+    const style = getComputedStyle(document.documentElement);
+    const width = Math.round(frame.clientWidth);
+    return {
+      theme: document.documentElement.dataset.scheme ?? (dark.matches ? "dark" : "light"),
+      styles: { variables: Object.fromEntries(Object.entries(STYLES).map(([name, ours]) => [name, style.getPropertyValue(ours).trim()])) },
+      displayMode: mode, availableDisplayModes: MODES,
+      containerDimensions: mode === "inline" ? { width, maxHeight: TALLEST } : { width, height: Math.round(frame.clientHeight) },
+      locale: navigator.language, timeZone: Intl.DateTimeFormat().resolvedOptions().timeZone, userAgent: "portico", platform: "web",
+      deviceCapabilities: { touch: navigator.maxTouchPoints > 0, hover: matchMedia("(hover: hover)").matches }, toolInfo: { tool },
+    };
+  }
+
+  function changed() {
+    if (!ready) return;
+    const now = context();
+    const fresh = Object.fromEntries(Object.entries(now).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(sent[name])));
+    sent = now;
+    if (Object.keys(fresh).length) tell("host-context-changed", fresh);
+  }
+  const looking = new MutationObserver(changed);
+
+  function tellOutcome() {
+    if (!ready || !outcome) return;
+    if (outcome.result) tell("tool-result", plainResult(outcome.result));
+    else tell("tool-cancelled", { reason: outcome.reason });
+  }
+
+  function setMode(next) {
+    mode = next;
+    element.classList.toggle("whole", next === "fullscreen");
+    modeButton.textContent = next === "inline" ? "Full screen" : "Back";
+    changed();
+  }
+
+  // --- what it says ---
+
+  function hear({ source, data }) {
+    if (source !== frame.contentWindow) {
+      // It can reach this window past its frame, which is not listened to, and ends it where it is done without end.
+      if (source !== null && source === frame.contentWindow?.[0] && ++stray > MOST_STRAY) stopped("The app was stopped: it sent more messages than it may.");
+    } else if (isObject(data) && data.jsonrpc === "2.0") take(data);
+  }
+
+  function take({ id, method, params }) {
+    if (method === "ui/notifications/sandbox-proxy-ready") post({ method: "ui/notifications/sandbox-resource-ready", params: { html: page.html, csp: page.wishes.csp, permissions: page.wishes.permissions } });
+    else if (method === "ui/notifications/sandbox-stopped") stopped(`The app was stopped: ${params.reason}.`);
+    else if (method === undefined) { if (id === "teardown") goodbye(); }
+    else if (id === undefined) NOTICES.get(method)?.(isObject(params) ? params : {});
+    else if (typeof id === "number" || typeof id === "string") answer(id, method, isObject(params) ? params : {});
+  }
+
+  async function answer(id, method, params) {
+    const view = frame;
+    const work = new AbortController();
+    const send = (message) => view === frame && !ended && post({ id, ...message });
+    if (waiting.size >= MOST_WAITING || waiting.has(id)) return void send({ error: { code: -32000, message: "it has asked too much at once" } });
+    waiting.set(id, work);
+    try {
+      const asked = REQUESTS.get(method);
+      if (!asked) throw new Denied("there is no such method here", -32601);
+      send({ result: await asked(params, work.signal) });
+    } catch (why) {
+      send({ error: { code: why instanceof Denied ? why.code : -32000, message: plain(why.message, 600), data: why.data } });
+    } finally {
+      if (waiting.get(id) === work) waiting.delete(id);
+    }
+  }
+
+  const NOTICES = new Map(Object.entries({
+    "ui/notifications/initialized"() {
+      if (!met || ready) return;
+      ready = true;
+      tell("tool-input", { arguments: args });
+      tellOutcome();
+      changed();
+    },
+    "ui/notifications/size-changed"({ height }) {
+      if (Number.isFinite(height) && mode === "inline") frame.style.height = `${Math.max(20, Math.min(TALLEST, Math.ceil(height)))}px`;
+    },
+    "ui/notifications/request-teardown": () => end(),
+    "notifications/message": ({ level, data }) => note(plain(level ?? "info", 20), data),
+    "notifications/cancelled": ({ requestId }) => waiting.get(requestId)?.abort(),
+  }));
+
+  const REQUESTS = new Map(Object.entries({
+    ping: () => ({}),
+    "ui/initialize"({ appCapabilities, appInfo }) {
+      able = isObject(appCapabilities) ? appCapabilities : {};
+      modeButton.hidden = !offers("fullscreen");
+      note("hello", isObject(appInfo) ? `${plain(appInfo.name, 80)} ${plain(appInfo.version, 40)}` : "");
+      [sent, met, ready] = [context(), true, false];
+      return {
+        protocolVersion: VERSION, hostInfo: { name: "portico-console", version: plain(app.about.portico ?? "0", 40) }, hostContext: sent,
+        hostCapabilities: { openLinks: {}, serverTools: {}, serverResources: {}, logging: {}, message: { text: {} }, updateModelContext: { text: {}, structuredContent: {} }, sandbox: { csp: page.wishes.csp, permissions: page.wishes.permissions?.clipboardWrite ? { clipboardWrite: {} } : {} } },
+      };
+    },
+    "ui/request-display-mode"({ mode: wanted }) {
+      if (MODES.includes(wanted) && offers(wanted)) setMode(wanted);
+      return { mode };
+    },
+    "ui/message"({ role, content }) {
+      if (role !== "user" || !content) throw wrong("a message has the role user, and content");
+      note("message", content);
+      return {};
+    },
+    "ui/update-model-context"({ content, structuredContent }) {
+      note("context", { content, structuredContent });
+      return {};
+    },
+    async "ui/open-link"({ url }) {
+      const shown = link(url);
+      if (!shown.href) throw wrong("a link is http or https");
+      if (permits.size > MOST_LINKS + tools().size || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
+      permits.delete(`link ${shown.href}`);
+      return {};
+    },
+    async "tools/call"({ name: wanted, arguments: given = {} }, signal) {
+      if (!isObject(given)) throw wrong("arguments are an object");
+      const name = tools().get(wanted);
+      if (name === undefined) throw wrong("there is no such tool for apps");
+      if (!await permit(`tool ${name}`, "Allow it", "The app wants to call ", h("strong", {}, plain(name, 120)), " with ", h("code", { class: "breakable" }, plain(JSON.stringify(given), 600)), ", and as often as it likes.")) throw new Denied("the call was not allowed");
+      note("calls", `${name} ${JSON.stringify(given)}`);
+      return plainResult(result(await app.call("call_tool", { ...where, name, arguments: given }, { signal })));
+    },
+    async "resources/read"({ uri: wanted }, signal) {
+      if (typeof wanted !== "string") throw wrong("a resource has a uri");
+      if (!await permit("read", "Allow it", "The app wants to read ", h("strong", { class: "breakable" }, plain(wanted, 300)), ", and other resources of this server.")) throw new Denied("reading was not allowed");
+      note("reads", wanted);
+      return result(await app.call("read_resource", { ...where, uri: wanted }, { signal }));
+    },
+  }));
+
+  const offers = (wanted) => !Array.isArray(able.availableDisplayModes) ? wanted === "inline" : able.availableDisplayModes.includes(wanted);
+
+  function result(said) {
+    if (said.error) throw new Denied(said.error.message ?? "it failed", said.error.code ?? -32000, said.error.data);
+    return said.result;
+  }
+
+  function note(kind, what) {
+    lines.hidden = false;
+    lines.append(h("div", {}, plain(`${kind}  ${typeof what === "string" ? what : JSON.stringify(what)}`, 2000)));
+    if (lines.children.length > MOST_LINES) lines.firstElementChild.remove();
+    lines.scrollTop = lines.scrollHeight;
+  }
+
+  // --- what is asked of you: one thing at a time, each once ---
+
+  function permit(key, yes, ...what) {
+    if (!permits.has(key)) {
+      const act = typeof what.at(-1) === "function" ? what.pop() : () => {};
+      permits.set(key, asking = asking.then(() => !ended && question(yes, what, act)));
+    }
+    return permits.get(key);
+  }
+
+  const question = (yes, what, act) => new Promise((done) => {
+    const close = (answered) => {
+      refuse = () => {};
+      fill(bar);
+      done(answered);
+    };
+    refuse = () => close(false);
+    const buttons = [button(yes, () => { act(); close(true); }, { class: "primary small", disabled: true }), button("No", refuse, { class: "small", disabled: true })];
+    setTimeout(() => buttons.forEach((one) => { one.disabled = false; }), PATIENCE);
+    fill(bar, h("div", { class: "row apart asked", role: "group", "aria-label": "The app asks" }, h("p", { class: "breakable" }, what), h("div", { class: "row" }, buttons)));
+    say("An app asks something");
+  });
+
+  begin();
+  return {
+    element, end,
+    /** The call has ended: with a result, an error, or by hand. */
+    over(said) {
+      outcome = said?.result ? { result: said.result } : { reason: plain(said?.error?.message ?? "it was cancelled", 600) };
+      if (frame && !ended) tellOutcome();
+    },
+  };
+}
+
+/** A result as apps know it: this revision of theirs is older than structured content that is no object. */
+const plainResult = ({ structuredContent: data, ...rest }) => (data === undefined ? rest : { ...rest, structuredContent: isObject(data) ? data : { result: data } });
+
+const wishes = (one) => (isObject(one?._meta?.ui) ? one._meta.ui : undefined);
+
+const decoded = (blob) => new TextDecoder().decode(Uint8Array.from(atob(blob), (letter) => letter.charCodeAt(0)));

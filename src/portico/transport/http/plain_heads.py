@@ -1,0 +1,71 @@
+"""The head of a usual POST, read line by line, and each line once: the same ones come again and again.
+
+This takes less than the parser does, and never anything else: what is not plain is left to that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from portico.transport.http.headers import Headers
+
+MOST_KNOWN = 1024
+MOST_LINES = 100
+
+_START = re.compile(rb"POST (/[A-Za-z0-9/._~-]*) HTTP/1\.1").fullmatch
+_LINE = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+): ?([!-~](?:[ -~]*[!-~])?)").fullmatch
+# What these say changes how a message is read, or what is done with the connection.
+_STEERING = frozenset({b"connection", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect"})
+
+T = TypeVar("T")
+
+
+class PlainHeads:
+    """Reads heads, and remembers the lines of those it has read."""
+
+    def __init__(self) -> None:
+        self._paths: dict[bytes, str] = {}
+        self._lines: dict[bytes, tuple[bytes, bytes]] = {}
+
+    def read(self, head: bytes, length: int) -> tuple[str, Headers] | None:
+        """The path and the headers of a head with a body of this length behind it; None for what is not plain."""
+        first, *lines = head.split(b"\r\n")
+        # Behind the last line there are two ends of one.
+        del lines[-2:]
+        known = self._lines
+        try:
+            path = self._paths.get(first) or self._path(first)
+            headers = Headers([known.get(line) or self._pair(line) for line in lines])
+        except _NotPlain:
+            return None
+        once = len(headers) == len(lines) <= MOST_LINES
+        if not once or b"host" not in headers or headers.get(b"content-length") != b"%d" % length:
+            return None
+        return path, headers
+
+    def _path(self, first: bytes) -> str:
+        found = _START(first)
+        if found is None:
+            raise _NotPlain
+        return _keep(self._paths, first, found[1].decode())
+
+    def _pair(self, line: bytes) -> tuple[bytes, bytes]:
+        found = _LINE(line)
+        if found is None:
+            raise _NotPlain
+        name, value = found[1].lower(), found[2]
+        if name in _STEERING and (name != b"connection" or value.lower() != b"keep-alive"):
+            raise _NotPlain
+        return _keep(self._lines, line, (name, value))
+
+
+class _NotPlain(Exception):
+    """The parser is to read it."""
+
+
+def _keep(known: dict[bytes, T], line: bytes, read: T) -> T:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    known[line] = read
+    return read

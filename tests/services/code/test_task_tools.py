@@ -1,0 +1,219 @@
+"""Tools that run only as tasks, called by scripts: begun once, waited for, asked about, cancelled with the run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Context, Gateway, Server, TaskConfig
+from portico.access import settings
+from portico.extend import TransportError
+from portico.gateway import routes
+from portico.services.code import Code, CodeFace, runs
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+from shop import PATIENCE, READS, jail_only, run
+
+pytestmark = jail_only
+REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
+ONLY_TASK = TaskConfig(mode="required", poll_interval=0.02)
+TASKING = Path(__file__).parents[2] / "gateway" / "tasking_server.py"
+LEDGER = Path(__file__).with_name("ledger.py")
+
+
+class Bakery:
+    """What its tools have begun and ended, and what the person says who is asked."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.cancelled: asyncio.Queue[str] = asyncio.Queue()
+        self.asked: list[str] = []
+        self.begins = asyncio.Event()
+        self.server = Server("bakery", version="1")
+        self._offer(self.server)
+
+    def _offer(self, server: Server) -> None:
+        @server.tool(task=ONLY_TASK)
+        async def bake(ctx: Context, cake: str) -> str:
+            """Bake something."""
+            self.begun.append(cake)
+            ctx.report_progress(1, 2, f"kneading {cake}")
+            await asyncio.sleep(0.05)
+            return f"baked {cake}"
+
+        @server.tool(task=ONLY_TASK, annotations=READS)
+        async def watch(ctx: Context) -> str:
+            """Look on, for as long as it takes."""
+            self.begun.append("watch")
+            self.begins.set()
+            try:
+                return await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.cancelled.put_nowait("watch")
+                raise
+
+        @server.tool(annotations=READS)
+        async def until_begun() -> None:
+            await self.begins.wait()
+
+        @server.tool(task=ONLY_TASK)
+        async def decorate(ctx: Context) -> str:
+            """Ask for a colour."""
+            self.begun.append("decorate")
+            said = await ctx.elicit("Which colour?", str)
+            return f"in {said.data}"
+
+        @server.tool(task=ONLY_TASK, annotations=READS)
+        async def burn() -> str:
+            """Fails."""
+            raise ValueError("smoke")
+
+        @server.tool
+        async def sell(cake: str) -> str:
+            """Sell something."""
+            return f"sold {cake}"
+
+    async def answer(self, message: Any, *_: Any, **__: Any) -> Any:
+        text = getattr(message, "message", str(message))
+        self.asked.append(text.partition("\n")[0])
+        return {"value": "red"} if "colour" in text else {}
+
+
+@pytest.fixture
+def bakery() -> Bakery:
+    return Bakery()
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_tool_that_runs_only_as_a_task_is_waited_for_and_tells_how_far_it_is(
+    bakery: Bakery, revision: str
+) -> None:
+    heard: list[str] = []
+    bakery.server.add(Code(writes="allow"))
+    async with asyncio.timeout(PATIENCE), Client(bakery.server, revision=revision) as client:
+        code = "from tools import bake\nawait asyncio.gather(bake('pie'), bake('tart'))"
+        said = await client.call_tool(
+            "run", {"code": code}, on_progress=lambda _far, _of, words: heard.append(words or "")
+        )
+    assert '["baked pie","baked tart"]' in said.text
+    assert sorted(bakery.begun) == ["pie", "tart"]
+    # The oldest revision has numbers alone.
+    assert any("bake: 1 of 2: kneading" in one for one in heard) or (heard and revision == "2024-11-05"), heard
+
+
+@pytest.mark.parametrize("revision", REVISIONS[1:])
+async def test_what_a_task_asks_is_put_to_the_person(bakery: Bakery, revision: str) -> None:
+    face = CodeFace(bakery.server)
+    code = "from tools import decorate, burn\ncolour = await decorate()\ntry:\n    await burn()\n"
+    code += "except ToolError as failure:\n    return [colour, str(failure)]"
+    async with asyncio.timeout(PATIENCE), Client(face, revision=revision, elicitation_handler=bakery.answer) as client:
+        said = await run(client, code)
+    colour, failure = said.structured["value"]
+    assert colour == "in red"
+    assert "Internal error" in failure and "smoke" not in failure
+    assert bakery.begun == ["decorate"]
+    assert bakery.asked == ["A script is about to change something:", "Which colour?"]
+
+
+async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:
+    """The question about the sale ends the first round while the cake is in the oven."""
+    bakery.server.add(Code())
+    code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"
+    code += "await asyncio.sleep(0.1)\nsold = await sell('pie')\nreturn [sold, await cake]"
+    rules = {"rule": [{"tool": "*"}], "require": [{"tool": "bakery.sell", "ask": "Sell?"}]}
+    settings.apply(bakery.server, settings.read(rules))
+    async with asyncio.timeout(PATIENCE), Client(bakery.server, elicitation_handler=bakery.answer) as client:
+        said = await run(client, code)
+    assert said.structured["value"] == ["sold pie", "in red"]
+    assert bakery.begun == ["decorate"]
+    assert sorted(bakery.asked) == ["A script is about to change something:", "Sell?", "Which colour?"]
+
+
+async def test_a_task_ends_with_its_run(bakery: Bakery) -> None:
+    bakery.server.add(Code())
+    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+        running = asyncio.create_task(run(client, "from tools import watch\nawait watch()"))
+        await bakery.begins.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        await bakery.cancelled.get()
+        # One that the script does not wait for.
+        bakery.begins.clear()
+        await run(client, "from tools import watch, until_begun\nasyncio.create_task(watch())\nawait until_begun()")
+        await bakery.cancelled.get()
+    assert bakery.begun == ["watch"] * 2
+
+
+async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
+    bakery: Bakery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "DETACH_SECONDS", 0.05)
+    begun = asyncio.Event()
+
+    @bakery.server.tool
+    async def deliver(ctx: Context) -> str:
+        begun.set()
+        await asyncio.sleep(0.3)
+        bakery.begun.append("deliver")
+        return "delivered"
+
+    bakery.server.add(Code(writes="allow"))
+    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+        task = await client.start_task("run", {"code": "from tools import deliver\nreturn await deliver()"})
+        assert begun.is_set() and task.id
+        said = (await task.result()).structured
+    assert (said["value"], said.get("unknown")) == ("delivered", None)
+    assert bakery.begun == ["deliver"]
+
+
+async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(bakery: Bakery) -> None:
+    bakery.server.add(Code(writes="allow"))
+    assert bakery.server.tasks is not None
+    bakery.server.tasks.concurrency = 1
+    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+        # After two seconds a run is a task, and has the only place.
+        code = "from tools import bake\nawait asyncio.sleep(2.2)\nawait bake('pie')"
+        task = await client.start_task("run", {"code": code})
+        assert (await task.result()).structured["value"] == "baked pie"
+
+
+@pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
+async def test_through_a_gateway(monkeypatch: pytest.MonkeyPatch, below: Any) -> None:
+    monkeypatch.setattr(routes, "FIRST_SECONDS", PATIENCE)
+    gateway = Gateway(name="acme")
+    gateway.add("b", [sys.executable, str(TASKING)], revision=below)
+    gateway.add(Code(writes="allow"))
+
+    async def answer(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"name": "Ada"}
+
+    async with gateway.lifespan():
+        for revision in REVISIONS[1:]:
+            client = Client(gateway, revision=revision, elicitation_handler=answer)
+            async with asyncio.timeout(PATIENCE), client:
+                said = await run(client, "from tools import b\nreturn [await b.must('it'), await b.greet()]")
+            assert said.text == '["did it","Hello, Ada!"]', revision
+
+
+async def test_a_killed_run_takes_up_the_same_task(tmp_path: Path) -> None:
+    file = tmp_path / "ledger"
+    file.with_suffix(".fate").write_text("known")
+    command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db")), "tasks"]
+
+    async def answer(*_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    async def once() -> Any:
+        async with asyncio.timeout(PATIENCE), Client(command, elicitation_handler=answer) as client:
+            return await run(client, "from tools import post\nawait post(7)")
+
+    with pytest.raises(TransportError):
+        await once()
+    said = await once()
+    assert (said.structured["value"], said.structured["resumed"]) == ("posted 7", True)
+    assert file.read_text().split() == ["7"]
