@@ -678,3 +678,14 @@ async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
         assert (await client.read_resource("a://b"))[0].text == "at a://b"
         assert (await client.get_prompt("p")).messages[0].content.text == "p"
         assert [one.uri for one in await client.list_resources()] == ["a://b"]
+
+
+async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
+    async def inner(x: int) -> str:
+        return f"{x}!"
+
+    def outer(x: int) -> str:
+        return inner(x)  # type: ignore[return-value]
+
+    async with Client(Server("s", tools=[outer])) as client:  # type: ignore[call-arg]
+        assert (await client.call_tool("outer", {"x": 3})).data == "3!"

@@ -26,11 +26,17 @@ from portico.server.familiar_extension import ServerRequestContext, request_cont
 from portico.server.registry.service import Service
 from portico.server.server import CAPABILITIES, Server
 from portico.wire.completion import CompleteResult
-from portico.wire.errors import InvalidParams, ToolError, UsageError
+from portico.wire.errors import InvalidParams, ProtocolError, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.prompts import GetPromptResult, ListPromptsResult
-from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
-from portico.wire.tools import CallToolResult, ListToolsResult
+from portico.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from portico.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from portico.wire.tools import CallToolResult, ListToolsResult, Tool
 
 Answers = Callable[..., Awaitable[Any]]
 
@@ -75,6 +81,31 @@ class ReadResourceContents(Struct):
     content: str | bytes
     mime_type: str | None = None
     meta: dict[str, Any] | None = None
+
+
+class ErrorData(Struct):
+    """What a CodedError may be made of."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class CodedError(ProtocolError):
+    """An error of the protocol that begins with its code, or is made of an ErrorData, as the SDK raises it."""
+
+    def __init__(self, code: Any, message: str = "", data: Any = None) -> None:
+        said = code if isinstance(code, int) else None
+        if said is None:
+            code, message, data = code.code, code.message, code.data
+        super().__init__(message, data, code=code)
+
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+
+# What such functions list, under names that are not those of what servers register.
+ToolDefinition, PromptDefinition = Tool, Prompt
+ResourceDefinition, ResourceTemplateDefinition = Resource, ResourceTemplate
 
 
 class _StandardStreams:
@@ -267,8 +298,8 @@ def _params_type(fn: Any) -> Any:
     return next((one for one in (kind, *get_args(kind)) if hasattr(one, "model_validate")), None)
 
 
-class _ParamMembers:
-    """The members of params, by the names that Python gives them."""
+class RequestMembers:
+    """The params of a request: its members, by the names that Python gives them."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
@@ -281,7 +312,7 @@ class _ParamMembers:
 async def _with_params(fn: Answers, kind: Any, ctx: Any, call: Call) -> Any:
     said = ctx.params or {}
     if kind is None:
-        return await fn(ctx, _ParamMembers(said))
+        return await fn(ctx, RequestMembers(said))
     try:
         params = kind.model_validate({name: value for name, value in said.items() if name != "_meta"})
     except ValueError as mistake:
