@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -623,6 +624,24 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
                 await client.list_prompts()
 
 
+async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
+    program = tmp_path / "low.py"
+    program.write_text(
+        "from portico.extend import LowLevelServer, stdio_server\n"
+        "async def tools(ctx, params):\n"
+        "    return {'tools': [{'name': 'add', 'inputSchema': {'type': 'object'}}]}\n"
+        "server = LowLevelServer('low', on_list_tools=tools)\n"
+        "async def main():\n"
+        "    async with stdio_server() as (read, write):\n"
+        "        await server.run(read, write, server.create_initialization_options())\n"
+        "if __name__ == '__main__':\n"
+        "    import asyncio; asyncio.run(main())\n"
+    )
+    for command in ([sys.executable, "-m", "portico", "serve", str(program)], [sys.executable, str(program)]):
+        async with Client(command) as client:
+            assert [one.name for one in await client.list_tools()] == ["add"]
+
+
 async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
     server = LowLevelServer("s", version="1.2")
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -659,3 +678,14 @@ async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
         assert (await client.read_resource("a://b"))[0].text == "at a://b"
         assert (await client.get_prompt("p")).messages[0].content.text == "p"
         assert [one.uri for one in await client.list_resources()] == ["a://b"]
+
+
+async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
+    async def inner(x: int) -> str:
+        return f"{x}!"
+
+    def outer(x: int) -> str:
+        return inner(x)  # type: ignore[return-value]
+
+    async with Client(Server("s", tools=[outer])) as client:  # type: ignore[call-arg]
+        assert (await client.call_tool("outer", {"x": 3})).data == "3!"
