@@ -225,9 +225,9 @@ def _earliness(tools: Sequence[ToolWords]) -> list[float]:
     for at, tool in enumerate(tools):
         servers.setdefault(tool.server, []).append(at)
     servers.pop("", None)
-    for listed in servers.values():
-        for number, at in enumerate(sorted(listed, key=lambda at: tools[at].place)):
-            found[at] = 1 - number / max(1, len(listed) - 1)
+    for places in servers.values():
+        for number, at in enumerate(sorted(places, key=lambda at: tools[at].place)):
+            found[at] = 1 - number / max(1, len(places) - 1)
     return found
 
 
