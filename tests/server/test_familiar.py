@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -627,6 +628,24 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
             assert (await client.call_tool("add", {"a": 1})).content[0].text == "add {'a': 1}"
             with pytest.raises(ProtocolError, match="does not declare prompts"):
                 await client.list_prompts()
+
+
+async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
+    program = tmp_path / "low.py"
+    program.write_text(
+        "from portico.extend import LowLevelServer, stdio_server\n"
+        "async def tools(ctx, params):\n"
+        "    return {'tools': [{'name': 'add', 'inputSchema': {'type': 'object'}}]}\n"
+        "server = LowLevelServer('low', on_list_tools=tools)\n"
+        "async def main():\n"
+        "    async with stdio_server() as (read, write):\n"
+        "        await server.run(read, write, server.create_initialization_options())\n"
+        "if __name__ == '__main__':\n"
+        "    import asyncio; asyncio.run(main())\n"
+    )
+    for command in ([sys.executable, "-m", "portico", "serve", str(program)], [sys.executable, str(program)]):
+        async with Client(command) as client:
+            assert [one.name for one in await client.list_tools()] == ["add"]
 
 
 async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:

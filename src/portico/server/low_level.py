@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -125,8 +125,8 @@ class _Functions(Service):
     """The functions of a low-level server, by method."""
 
     def __init__(self, server: LowLevelServer) -> None:
-        super().__init__("functions")
-        self._server = server
+        # Rules know what it answers by the name of the server.
+        super().__init__(server.name)
         self.answers: dict[str, Callable[[Call], Awaitable[Any]]] = {}
 
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
@@ -259,11 +259,13 @@ class LowLevelServer(Server):
     def get_capabilities(self, *_: Any, **__: Any) -> Any:
         return self.capabilities
 
-    async def run(self, read: Any = None, write: Any = None, options: Any = None, **_: Any) -> None:  # type: ignore[override]
-        """Serve standard input and output, as `stdio_server()` gives them."""
-        if read is not None and not isinstance(read, _StandardStreams):
-            raise UsageError("run takes what stdio_server() of portico gives; over HTTP: server.run_async('http')")
-        await self.run_async("stdio")
+    def run(self, read: Any = "stdio", *_: Any, **options: Any) -> Any:  # type: ignore[override]
+        """`await server.run(read, write, …)` with what `stdio_server()` gives; and what `run` of every Server takes."""
+        if isinstance(read, _StandardStreams):
+            return self.run_async("stdio")
+        if not isinstance(read, str):
+            raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
+        return super().run(cast("Any", read), **options)
 
 
 def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
