@@ -37,6 +37,9 @@ class SqliteTransaction(Transaction):
 
     def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
         rows = rows if isinstance(rows, list) else list(rows)
+        if len(rows) == 1:
+            self._execute(sql, rows[0])
+            return
         self._connection.executemany(for_sqlite(sql), rows if _are_plain(rows) else map(_bound, rows))
 
     def _script(self, sql: str, _: Any) -> None:
@@ -62,7 +65,8 @@ def _are_plain(rows: list[Parameters]) -> bool:
     other is much quicker than one row after the other."""
     if set(map(type, rows)) != {tuple} or len(set(map(len, rows))) != 1:
         return False
-    for column in zip(*rows, strict=True):
+    for at in range(len(rows[0])):
+        column = [row[at] for row in rows]  # type: ignore[index]
         kinds = set(map(type, column))
         if list in kinds:
             return False

@@ -35,6 +35,7 @@ _NEAR_WORDS = ("yesterday", "last ", "today", "tonight", "tomorrow", "morning", 
 # Nor has one a day where no digit comes after a space, before one, or before a letter or a hyphen.
 _HAS_DAY = re.compile(r"\d(?:(?<=\s\d)|-|\s|st|nd|rd|th)")
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
+_HAS_MONTH = re.compile("|".join(_NUMBER_OF_MONTH))
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
 # The first and the last moment that a date can have, with a margin for what is added to it.
@@ -71,9 +72,10 @@ def _of(day: date) -> frozenset[str]:
 def _spoken(text: str) -> set[str]:
     if not _HAS_DAY.search(text):
         return set()
-    pairs = [(one[1], _NUMBER_OF_MONTH[one[2][:3]]) for one in _DAY_MONTH.finditer(text)]
-    pairs += [(one[2], _NUMBER_OF_MONTH[one[1][:3]]) for one in _MONTH_DAY.finditer(text)]
-    pairs += [(one[2], int(one[1])) for one in _ISO.finditer(text)]
+    pairs = [(one[2], int(one[1])) for one in _ISO.finditer(text)] if "-" in text else []
+    if _HAS_MONTH.search(text):
+        pairs += [(one[1], _NUMBER_OF_MONTH[one[2][:3]]) for one in _DAY_MONTH.finditer(text)]
+        pairs += [(one[2], _NUMBER_OF_MONTH[one[1][:3]]) for one in _MONTH_DAY.finditer(text)]
     return {f"@{int(day)}/{month}" for day, month in pairs}
 
 

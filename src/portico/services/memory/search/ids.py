@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from portico.extend import Transaction, words
 from portico.services.memory.errors import InvalidInput
@@ -19,10 +19,10 @@ Place = tuple[str, str, str]
 
 
 class IdAllocator:
-    """Lives as long as one batch of memories is indexed, and remembers the ids of it. `expected` is how many memories
-    of the batch each scope will get."""
+    """Lives as long as one batch of memories is indexed, and remembers the ids of it. `expected` has the threads of all
+    memories that each scope will get."""
 
-    def __init__(self, tx: Transaction, expected: Mapping[Place, int]) -> None:
+    def __init__(self, tx: Transaction, expected: Mapping[Place, Sequence[str | None]]) -> None:
         self._tx = tx
         self._expected = expected
         self._scopes: dict[Place, int] = {}
@@ -33,11 +33,12 @@ class IdAllocator:
         self._authors: dict[tuple[int, str], int] = {}
 
     def scope(self, place: Place) -> int:
-        """The number of a scope. The first call reserves the thread numbers for the whole batch in one statement."""
+        """The number of a scope. The first call reserves the thread numbers for the whole batch in one statement, and
+        looks where its threads end in another one."""
         known = self._scopes.get(place)
         if known is not None:
             return known
-        count = self._expected[place]
+        count = len(self._expected[place])
         values = {"domain": place[0], "namespace": place[1], "project": place[2], "count": count}
         found = self._tx.maybe(
             tuple[int, int],
@@ -56,6 +57,8 @@ class IdAllocator:
             raise InvalidInput(f"{'/'.join(place)} has no room in the index of this store any more.")
         self._scopes[place] = number
         self._free[number] = threads - count
+        if named := [name for name in set(self._expected[place]) if name is not None]:
+            self._find_ends(number, named)
         return number
 
     def seat(self, scope: int, thread: str | None, known: int | None, asks: bool) -> tuple[int, bool]:
@@ -65,7 +68,7 @@ class IdAllocator:
             return known, self._asks(known - 1)
         if thread is None:
             return positions.seat(scope, self._new(scope), positions.ALONE), False
-        number, place, asked = self._threads.get((scope, thread)) or self._end_of(scope, thread)
+        number, place, asked = self._threads.get((scope, thread)) or (self._open(scope, thread), 0, False)
         if place == positions.MOST_IN_THREAD:
             number, place, asked = self._open(scope, thread), 0, False
         self._threads[scope, thread] = (number, place + 1, asks)
@@ -88,21 +91,23 @@ class IdAllocator:
         self._authors[key] = number
         return number
 
-    def _end_of(self, scope: int, name: str) -> tuple[int, int, bool]:
-        """The thread, its next free place, and whether its last memory asks something."""
-        # The lock makes concurrent writers to a thread wait for each other. The plus sign keeps SQLite from scanning
-        # all threads of the scope in the order of their numbers: hardly any name has more than one.
-        sql = "select number from memory_thread where scope = ? and name = ? order by +number desc limit 1 for update"
-        thread = self._tx.maybe(int, sql, (scope, name))
-        if thread is None:
-            return self._open(scope, name), 0, False
-        first = positions.seat(scope, thread, 0)
-        last = self._tx.maybe(
-            tuple[int, int],
-            "select seat, marks from memory_seat where seat >= ? and seat < ? order by seat desc limit 1",
-            (first, first + positions.PLACES),
+    def _find_ends(self, scope: int, names: Sequence[str]) -> None:
+        """Note which threads there are, the next free place of each, and whether its last memory asks something. Others
+        who write to the scope wait until this transaction is over: its row is locked."""
+        first = f"(thread.scope * {positions.SCOPE} + thread.number * {positions.PLACES})"
+        found = self._tx.all(
+            tuple[str, int, int | None, int | None],
+            "select thread.name, thread.number, last.seat, last.marks from memory_thread as thread "
+            "left join memory_seat as last on last.seat = (select max(seat) from memory_seat "
+            f"where seat >= {first} and seat < {first} + {positions.PLACES}) "
+            # The plus sign keeps SQLite from scanning all threads of the scope in the order of their numbers.
+            "where thread.scope = :scope and thread.name in :names order by +thread.number",
+            {"scope": scope, "names": list(names)},
         )
-        return (thread, 0, False) if last is None else (thread, last[0] - first + 1, bool(last[1] & QUESTION))
+        # Of those that were full, the last one counts.
+        for name, number, seat, marks in found:
+            place = 0 if seat is None else positions.place_of(seat) + 1
+            self._threads[scope, name] = (number, place, bool((marks or 0) & QUESTION))
 
     def _open(self, scope: int, name: str) -> int:
         number = self._new(scope)

@@ -8,12 +8,12 @@ An unexpected row is overwritten: a damaged index must not prevent a memory from
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from portico.extend import Transaction
 from portico.services.memory.search import positions
-from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
+from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator, Place
 from portico.services.memory.search.terms import AFTER_QUESTION, QUESTION, TextTerms, read
 from portico.services.memory.store import tallies
 from portico.services.memory.store.records import Record
@@ -37,7 +37,10 @@ def index(tx: Transaction, memories: Sequence[Record], *, new: bool = False) -> 
     known = {} if new else dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
     if known:
         unindex(tx, list(known))
-    ids = IdAllocator(tx, Counter((one.domain, one.namespace, one.project or "") for one in memories))
+    threads = defaultdict[Place, list[str | None]](list)
+    for one in memories:
+        threads[one.domain, one.namespace, one.project or ""].append(one.thread)
+    ids = IdAllocator(tx, threads)
     rows: list[_Seated] = []
     terms: list[tuple[int, str]] = []
     postings: list[Posting] = []

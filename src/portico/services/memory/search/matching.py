@@ -14,6 +14,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -27,7 +28,7 @@ UNIT = 1 << 24
 # have a rare one.
 MOST_POSTINGS = 5_000
 # …and for what is like a memory.
-FEW_TERMS, FEW_POSTINGS = 8, 200
+FEW_TERMS, FEW_POSTINGS = 8, 64
 # From this many memories on, words are counted before they are read.
 MANY_MEMORIES = 20_000
 BEST = 160
@@ -240,7 +241,9 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
         # A term that very many have distinguishes nothing, unless there is no other.
         if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
             found.add(term, postings, len(postings))
-    return [seat for _, seat in found.leading(most)]
+    # Two texts that are alike share most of their words, so at least some of the long ones.
+    least = math.ceil(len(found.order) / 4)
+    return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
 
 
 def _match_rare(
@@ -294,17 +297,21 @@ def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most:
 
 def _newest(tx: Transaction, terms: Sequence[str], scope: int, most: int) -> list[list[Posting]]:
     """So many postings of each of these terms, in one statement."""
+    first = positions.first_of_scope(scope)
+    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
+    found: list[list[Posting]] = [[] for _ in terms]
+    for number, seat, weight in tx.all(tuple, _newest_of(len(terms)), values):
+        found[number].append((seat, weight))
+    return found
+
+
+@lru_cache(FEW_TERMS)
+def _newest_of(terms: int) -> str:
     one = (
         "select * from (select {0} as number, seat, weight from memory_posting where term = ? and seat >= ? "
         "and seat < ? order by seat desc limit ?) as term_{0}"
     )
-    first = positions.first_of_scope(scope)
-    sql = " union all ".join(one.format(number) for number in range(len(terms)))
-    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
-    found: list[list[Posting]] = [[] for _ in terms]
-    for number, seat, weight in tx.all(tuple, sql, values):
-        found[number].append((seat, weight))
-    return found
+    return " union all ".join(one.format(number) for number in range(terms))
 
 
 def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:

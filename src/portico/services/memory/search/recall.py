@@ -188,6 +188,8 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
     if scope is None or not terms:
         return []
     seats = most_alike(tx, terms, *scope, limit)
+    if not seats:
+        return []
     sql = (
         "select memory_seat.seat, memory.id, memory.content from memory_seat join memory "
         "on memory.id = memory_seat.memory where memory_seat.seat in :seats and memory_seat.kind >= 0 "

@@ -40,10 +40,11 @@ def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) ->
     lower = plain.lower()
     spoken = words(lower)
     rest = [*words(code.lower()), *camel_parts(text)]
-    terms: dict[str, int] = Counter(map(term_of, spoken + rest))
+    said = list(map(term_of, spoken + rest))
+    terms: dict[str, int] = Counter(said)
     terms.pop("", None)
     substance = len(terms)
-    heads = set(map(term_of, spoken[:HEAD]))
+    heads = set(said[: min(HEAD, len(spoken))])
     for term in label_terms(labels):
         heads.add(term)
         terms[term] = terms.get(term, 0) + 1
