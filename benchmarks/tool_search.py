@@ -2,6 +2,7 @@
 
     python benchmarks/tool_search.py PATH              # of a checkout of github.com/icip-cas/LiveMCPBench
     python benchmarks/tool_search.py PATH --held-out   # the tasks that nothing was tuned on, too
+    python benchmarks/tool_search.py PATH --parts      # what single parts of the ranking are worth, on the others
 
 Each task says in words what is wanted, which steps people took, and which tools they used. `question` is the share of
 those tools among the first ten that are found with the words of the task as one query; `steps` is the share that is
@@ -21,12 +22,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
+from portico.finding import index as ranking
 from portico.finding.index import ToolIndex, ToolWords
 from portico.schema import fields
 
 Search = Callable[[str, int], list[int]]
+
+# Parts of the ranking, and what it is like without them.
+_NO_NEEDS: dict[str, Any] = {"needed": dict}
+_NO_ORDER: dict[str, Any] = {"_BESIDE": 0.4, "_EARLY": 0.0}
+PARTS = {"no needs": _NO_NEEDS, "no order": _NO_ORDER, "neither": _NO_NEEDS | _NO_ORDER}
 
 
 class Task(NamedTuple):
@@ -173,13 +181,26 @@ def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, ...]]:
     return found
 
 
+def parts(path: Path) -> list[tuple[str, ...]]:
+    """The same for the tasks that were tuned on, without parts of the ranking."""
+    bench = load(path)
+    found = []
+    for name, instead in PARTS.items():
+        with patch.multiple(ranking, **instead):
+            shares = recall(bench.half(0), bench.tools, ours(bench.tools))
+        found.append((name, "even (tuned on)", *(f"{share:.3f}" for share in shares)))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("path", type=Path, help="a checkout of LiveMCPBench")
     parser.add_argument("--held-out", action="store_true", help="the odd tasks too")
+    parser.add_argument("--parts", action="store_true", help="without parts of the ranking, too")
     arguments = parser.parse_args()
     print(f"{'':12} {'tasks':22} {'question R@10':>14} {'steps R@5':>10} {'at once':>10}")
-    for name, which, question, steps, once in rows(arguments.path, held_out=arguments.held_out):
+    found = rows(arguments.path, held_out=arguments.held_out) + (parts(arguments.path) if arguments.parts else [])
+    for name, which, question, steps, once in found:
         print(f"{name:12} {which:22} {question:>14} {steps:>10} {once:>10}")
     bench = load(arguments.path)
     queries = [task.question for task in bench.half(0)] + [step for task in bench.half(0) for step in task.steps]

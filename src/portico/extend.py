@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from portico.rpc.identity import identity_of as identity_of
     from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
+    from portico.server.asking.familiar_context import ServerSession as ServerSession
     from portico.server.asking.rounds import rounds_of as rounds_of
     from portico.server.calling.completion import Completer as Completer
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
@@ -60,9 +61,13 @@ if TYPE_CHECKING:
         Passage as Passage, Sight as Sight, Witness as Witness,
     )
     from portico.server.low_level import (
-        InitializationOptions as InitializationOptions, LowLevelServer as LowLevelServer,
-        NotificationOptions as NotificationOptions, ReadResourceContents as ReadResourceContents,
-        stdio_server as stdio_server,
+        ErrorData as ErrorData, InitializationOptions as InitializationOptions, INTERNAL_ERROR as
+        INTERNAL_ERROR, INVALID_PARAMS as INVALID_PARAMS, INVALID_REQUEST as INVALID_REQUEST, LowLevelServer
+        as LowLevelServer, CodedError as CodedError, METHOD_NOT_FOUND as METHOD_NOT_FOUND, NotificationOptions
+        as NotificationOptions, PARSE_ERROR as PARSE_ERROR, PromptDefinition as PromptDefinition,
+        ReadResourceContents as ReadResourceContents, RequestMembers as RequestMembers, ResourceDefinition
+        as ResourceDefinition, ResourceTemplateDefinition as ResourceTemplateDefinition, ToolDefinition as
+        ToolDefinition, stdio_server as stdio_server,
     )
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
@@ -102,6 +107,7 @@ if TYPE_CHECKING:
         CreateMessageParams as CreateMessageParams, CreateMessageResult as CreateMessageResult,
         ElicitParams as ElicitParams, ElicitResult as ElicitResult, InputRequiredResult as InputRequiredResult,
         Root as Root, SamplingMessage as SamplingMessage,
+        ListRootsResult as ListRootsResult,
     )
     from portico.wire.meta import (
         ClientCapabilities as ClientCapabilities, Icon as Icon, Implementation as Implementation, Params as Params,
@@ -112,9 +118,11 @@ if TYPE_CHECKING:
     from portico.wire.prompts import (
         GetPromptParams as GetPromptParams, GetPromptResult as GetPromptResult, PromptArgument as PromptArgument,
         PromptMessage as PromptMessage,
+        ListPromptsResult as ListPromptsResult,
     )
     from portico.wire.resources import (
         ReadResourceParams as ReadResourceParams, ReadResourceResult as ReadResourceResult,
+        ListResourcesResult as ListResourcesResult, ListResourceTemplatesResult as ListResourceTemplatesResult,
     )
     from portico.wire.revisions import (
         LATEST as LATEST, MODERN as MODERN, NEWEST_HANDSHAKE as NEWEST_HANDSHAKE, REVISIONS as REVISIONS,
@@ -125,6 +133,7 @@ if TYPE_CHECKING:
     from portico.wire.tools import (
         ERROR as ERROR, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
         ToolAnnotations as ToolAnnotations,
+        ListToolsResult as ListToolsResult,
     )
     from portico.wire.uris import Template as Template
 
@@ -156,6 +165,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.rpc.identity": ("identity_of",),
     "portico.telemetry.request_log": ("log_requests",),
     "portico.server.asking.context": ("Elicitation", "Sample"),
+    "portico.server.asking.familiar_context": ("ServerSession",),
     "portico.server.asking.rounds": ("rounds_of",),
     "portico.server.calling.completion": ("Completer",),
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
@@ -168,7 +178,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
     ),
     "portico.server.low_level": (
-        "InitializationOptions", "LowLevelServer", "NotificationOptions", "ReadResourceContents", "stdio_server",
+        "ErrorData", "InitializationOptions", "INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST",
+        "LowLevelServer", "CodedError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
+        "PromptDefinition", "ReadResourceContents", "RequestMembers", "ResourceDefinition",
+        "ResourceTemplateDefinition", "ToolDefinition", "stdio_server",
     ),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
@@ -197,18 +210,28 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.wire.inputs": (
         "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",
         "Root", "SamplingMessage",
+        "ListRootsResult",
     ),
     "portico.wire.meta": ("ClientCapabilities", "Icon", "Implementation", "Params", "ServerCapabilities"),
     "portico.wire.methods": ("Method", "add_method"),
     "portico.wire.notices": (),
-    "portico.wire.prompts": ("GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage"),
-    "portico.wire.resources": ("ReadResourceParams", "ReadResourceResult"),
+    "portico.wire.prompts": (
+        "GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage",
+        "ListPromptsResult",
+    ),
+    "portico.wire.resources": (
+        "ReadResourceParams", "ReadResourceResult",
+        "ListResourcesResult", "ListResourceTemplatesResult",
+    ),
     "portico.wire.revisions": (
         "LATEST", "MODERN", "NEWEST_HANDSHAKE", "REVISIONS", "Revision", "V2024_11_05", "V2025_03_26",
         "V2025_06_18", "V2025_11_25", "V2026_07_28",
     ),
     "portico.wire.subscriptions": ("Filter",),
-    "portico.wire.tools": ("ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations"),
+    "portico.wire.tools": (
+        "ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations",
+        "ListToolsResult",
+    ),
     "portico.wire.uris": ("Template",),
 }
 # fmt: on

@@ -13,6 +13,7 @@ from portico import Client, Gateway, Server, Service
 from portico.access.rules import AccessRules
 from portico.access.tables import read_rules
 from portico.auth.principal import Principal
+from portico.extend import LowLevelServer
 from portico.rpc.call import Call
 from portico.wire.errors import ResourceNotFound, Unknown
 
@@ -57,6 +58,34 @@ def gathering() -> Server:
     return gateway
 
 
+def answering() -> Server:
+    """A server whose methods are answered by functions: it has nothing registered."""
+
+    def lists(member: str, *entries: dict[str, Any]) -> Any:
+        async def answer(ctx: Any, params: Any) -> Any:
+            return {member: list(entries)}
+
+        return answer
+
+    def gives(result: dict[str, Any]) -> Any:
+        async def answer(ctx: Any, params: Any) -> Any:
+            return result
+
+        return answer
+
+    named = [{"name": one, "inputSchema": {"type": "object"}} for one in NAMES]
+    return LowLevelServer(
+        "outer",
+        on_list_tools=lists("tools", *named),
+        on_call_tool=gives({"content": []}),
+        on_list_prompts=lists("prompts", *({"name": one} for one in NAMES)),
+        on_get_prompt=gives({"messages": []}),
+        on_list_resources=lists("resources", *({"name": one, "uri": f"notes://{one}"} for one in NAMES)),
+        on_list_resource_templates=lists("resourceTemplates", {"name": "more", "uriTemplate": "more://{id}"}),
+        on_read_resource=gives({"contents": []}),
+    )
+
+
 OWNERS = st.sampled_from(["*", "files", "outer", "inner", "plain", "one", "two", "gate", "i*", "?ne"])
 PATTERNS = st.builds(
     "{}.{}".format, OWNERS, st.sampled_from(["*", "read", "write", "*e", "delete_*", "WRITE", "inner_*", "tidy", "own"])
@@ -98,7 +127,7 @@ KINDS = [
 
 async def listed(server: Server, method: str, member: str, key: str, **about: Any) -> set[str]:
     page = await server(Call(method=method, id=1, revision="2026-07-28", **about))
-    return {one[key] for one in msgspec.json.decode(bytes(page))[member]}
+    return {one[key] for one in msgspec.json.decode(msgspec.json.encode(page))[member]}
 
 
 async def can(server: Server, method: str, name: str, **about: Any) -> bool:
@@ -110,7 +139,11 @@ async def can(server: Server, method: str, name: str, **about: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("build", [lambda: house("outer"), mounting, gathering], ids=["server", "mount", "gateway"])
+@pytest.mark.parametrize(
+    "build",
+    [lambda: house("outer"), answering, mounting, gathering],
+    ids=["server", "functions", "mount", "gateway"],
+)
 async def test_what_is_listed_is_what_can_be_had(build: Any) -> None:
     server: Server = build()
     async with Client(server) as client:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from portico.extend import REVISIONS
+
 Portico = Callable[..., Any]
 
 HELLO = ["--", sys.executable, "examples/hello.py"]
@@ -210,7 +212,9 @@ def test_a_resource_is_read(portico: Portico) -> None:
 
 
 def test_the_bytes_of_a_resource_are_saved_under_a_name_of_ours(portico: Portico, server: Any, tmp_path: Path) -> None:
-    path = server("@server.resource('odd://a/{+path}')\ndef data(path: str) -> bytes:\n    return b'\\x00\\xff'")
+    path = server(
+        "@server.resource('odd://a/{+path}', security=None)\ndef data(path: str) -> bytes:\n    return b'\\x00\\xff'"
+    )
     folder = tmp_path / "saved"
     for uri, name in [
         ("odd://a/b.dat", "b.dat"),
@@ -298,6 +302,7 @@ def test_everything_is_listed_where_no_kind_is_named(portico: Portico) -> None:
 def test_a_server_is_inspected(portico: Portico) -> None:
     (said,) = lines(portico("inspect", "examples/library.py"))
     assert (said["name"], said["counts"]["tools"]) == ("library", 1)
+    assert (said["revision"], said["revisions"]) == (REVISIONS[-1], list(REVISIONS))
     assert said["weight"]["tokens"] > 0
     assert said["weight"]["heaviest"][0]["name"] == "give_back"
     assert any(one["rule"] == "vocabulary" for one in said["findings"])

@@ -114,6 +114,16 @@ async def test_a_server_over_http_is_recorded_and_played_over_http(shop: Path, t
         assert await use(url, V2025_06_18) == then
 
 
+async def test_clients_over_http_are_recorded_too(shop: Path, tmp_path: Path) -> None:
+    tape = tmp_path / "tape.jsonl"
+    with served("record", str(shop), "-o", str(tape)) as url:
+        then = await use(url, MODERN)
+        older = await use(url, V2025_06_18)
+    with served("replay", str(tape)) as url:
+        assert await use(url, MODERN) == then
+        assert await use(url, V2025_06_18) == older
+
+
 @contextmanager
 def served(*words: str) -> Iterator[str]:
     child = subprocess.Popen([*PORTICO, *words, "--port", "0"], stderr=subprocess.PIPE, text=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,14 @@ def test_an_app_that_says_too_much_is_taken_away(seen: Any, name: str) -> None:
     assert card.locator("iframe").count() == 0
 
 
+def test_an_app_that_never_rests_does_not_stop_the_page(seen: Any) -> None:
+    card = run(seen, "restless")
+    expect(card.get_by_role("log", name="What the app said")).to_contain_text("no rest")
+    seen.page.wait_for_timeout(200)  # by then it does nothing else
+    card.get_by_role("button", name="Close").click()
+    expect(card.get_by_text("The app was closed.")).to_be_visible()
+
+
 def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any) -> None:
     card = run(seen, "weather")
     question = card.get_by_role("group", name="The app asks")
@@ -227,7 +236,37 @@ def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any)
 
 
 @pytest.mark.parametrize(
-    "name, why", [("nowhere", "The app cannot be shown"), ("wrong_type", "not text/html;profile=mcp-app")]
+    "name, why",
+    [
+        ("many_hosts", "it names too many hosts"),
+        ("nowhere", "The app cannot be shown"),
+        ("wrong_type", "not text/html;profile=mcp-app"),
+    ],
 )
 def test_a_page_that_is_none_is_said(seen: Any, name: str, why: str) -> None:
     expect(run(seen, name).get_by_text(why)).to_be_visible()
+
+
+def test_behind_a_gateway_an_app_calls_tools_of_its_own_server_by_their_own_names(
+    program: str, serve: Callable[..., Any], visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "app.py"
+    command = json.dumps([sys.executable, str(example)])
+    (tmp_path / "gateway.toml").write_text(
+        "".join(f"[upstream.{one}]\ncommand = {command}\n" for one in ("dice", "other"))
+    )
+    shown = visit(serve("serve", str(tmp_path / "gateway.toml"), "--transport", "http", "--port", "0"))
+    card = run(shown, "dice_roll")
+    app = app_of(card)
+    expect(app.locator("#dice")).not_to_have_text("…")
+    app.get_by_role("button", name="Roll again").click()
+    expect(card.get_by_role("group", name="The app asks")).to_contain_text("dice_roll_again")
+    allow(card)
+    expect(card.get_by_role("log", name="What the app said")).to_contain_text("calls dice_roll_again")
+    within = next(one for one in shown.page.frames if one.url == "about:srcdoc")
+    refused = within.evaluate("""new Promise((done) => {
+      addEventListener("message", ({ data }) => data.id === "other" && done(data.error.code));
+      parent.postMessage({ jsonrpc: "2.0", id: "other", method: "tools/call", params: { name: "other_roll_again", arguments: {} } }, "*");
+    })""")
+    assert refused == -32602
+    assert not shown.wrong

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from consoles import Page
+from fleets import Session
 
 PORTICO = [sys.executable, "-m", "portico"]
 FILE = """\
@@ -94,6 +96,19 @@ async def test_with_several_workers_there_is_one_console(
     assert (await running)["result"]["content"][0]["text"] == "hello Ann"
     workers = (await ask(page, "workers"))["workers"]
     assert len(workers) == 2 and all(one["state"] == "serving" for one in workers)
+    # Clients of both workers are seen.
+    begun = set()
+    for _ in range(8):
+        session = Session(urlsplit(page.origin).port or 0)
+        session.fields["authorization"] = "Bearer a-token-of-all"
+        begun.add((await session.begin()).fields["mcp_session_id"][:8])
+    for _ in range(500):
+        seen = await ask(page, "sessions")
+        if seen["total"] == 8:
+            break
+        await asyncio.sleep(0.05)
+    assert {one["id"] for one in seen["sessions"]} == begun
+    assert {one["client"]["name"] for one in seen["sessions"]} == {"a test"}
     assert (await page.ask("POST", "/console/logout", {}, page.proof)).status == 204
     assert {(await page.call("about")).status for _ in range(5)} == {401}
     # A token is remembered where it will be looked for.

@@ -157,6 +157,24 @@ def weather() -> str:
     return "Sunny."
 
 
+RESTLESS = """<!doctype html><script>
+  parent.postMessage({ jsonrpc: "2.0", method: "notifications/message", params: { level: "info", data: "no rest" } }, "*");
+  setTimeout(() => { for (;;); }, 100);
+</script>"""
+
+
+@server.tool(ui=AppPage(RESTLESS, uri="ui://apps/restless"))
+def restless() -> str:
+    return "It never rests."
+
+
+@server.tool(
+    ui=AppPage("<!doctype html>", uri="ui://apps/many", connect=[f"https://{n}.example.com" for n in range(400)])
+)
+def many_hosts() -> str:
+    return "It wants to go everywhere."
+
+
 @server.tool(ui="ui://apps/none")
 def nowhere() -> str:
     return "There is no page."

@@ -85,3 +85,19 @@ def test_what_an_earlier_query_has_found_takes_no_room() -> None:
     first, second = INDEX.search_together(["write a file", "write text to a file"], 1)
     assert [TOOLS[at].name for at in first] == ["write_file"]
     assert [TOOLS[at].name for at in second] == ["write_file", "read_file"]
+
+
+def test_what_a_server_lists_first_is_what_it_is_mostly_used_for() -> None:
+    add = ToolWords("add_slide", "", "Put a slide at the end.", server="decks")
+    recolor = ToolWords("recolor_slide", "", "Give a slide, or each slide, a colour.", server="decks")
+    alone = [ToolWords(one.name, one.title, one.description) for one in (add, recolor)]
+    # It has changed, so it was seen last.
+    again = ToolWords("add_slide", "", "Put a slide at the end!", server="decks", place=0)
+    late = ToolWords(recolor.name, "", recolor.description, server="decks", place=1)
+    for tools, name in (
+        ([add, recolor], "add_slide"),
+        ([recolor, add], "recolor_slide"),
+        ([late, again], "add_slide"),
+        (alone, "recolor_slide"),
+    ):
+        assert tools[ToolIndex(tools).search("slide", 1)[0][0]].name == name

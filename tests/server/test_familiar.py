@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from portico import (
     Client,
     Context,
     CurrentContext,
+    CurrentHeaders,
     Depends,
     DirectoryResource,
     Elicit,
@@ -592,12 +594,17 @@ async def test_a_context_that_is_a_dependency_too_is_one() -> None:
         return f"{name} {ctx.client_id}"
 
     @server.tool
+    async def headers(seen: dict[str, str] = CurrentHeaders()) -> int:
+        return len(seen)
+
+    @server.tool
     async def account(owner: str, made: str = Depends(_account, user=CallArgument("owner"), plan="pro")) -> str:
         return made
 
     async with Client(server) as client:
         assert (await client.call_tool("look", {"name": "x"})).data == "x None"
         assert (await client.call_tool("account", {"owner": "ann"})).data == "ann pro"
+        assert (await client.call_tool("headers", {})).data == 0
 
 
 def _account(user: str, plan: str) -> str:
@@ -621,6 +628,24 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
             assert (await client.call_tool("add", {"a": 1})).content[0].text == "add {'a': 1}"
             with pytest.raises(ProtocolError, match="does not declare prompts"):
                 await client.list_prompts()
+
+
+async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
+    program = tmp_path / "low.py"
+    program.write_text(
+        "from portico.extend import LowLevelServer, stdio_server\n"
+        "async def tools(ctx, params):\n"
+        "    return {'tools': [{'name': 'add', 'inputSchema': {'type': 'object'}}]}\n"
+        "server = LowLevelServer('low', on_list_tools=tools)\n"
+        "async def main():\n"
+        "    async with stdio_server() as (read, write):\n"
+        "        await server.run(read, write, server.create_initialization_options())\n"
+        "if __name__ == '__main__':\n"
+        "    import asyncio; asyncio.run(main())\n"
+    )
+    for command in ([sys.executable, "-m", "portico", "serve", str(program)], [sys.executable, str(program)]):
+        async with Client(command) as client:
+            assert [one.name for one in await client.list_tools()] == ["add"]
 
 
 async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
@@ -659,3 +684,14 @@ async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
         assert (await client.read_resource("a://b"))[0].text == "at a://b"
         assert (await client.get_prompt("p")).messages[0].content.text == "p"
         assert [one.uri for one in await client.list_resources()] == ["a://b"]
+
+
+async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
+    async def inner(x: int) -> str:
+        return f"{x}!"
+
+    def outer(x: int) -> str:
+        return inner(x)  # type: ignore[return-value]
+
+    async with Client(Server("s", tools=[outer])) as client:  # type: ignore[call-arg]
+        assert (await client.call_tool("outer", {"x": 3})).data == "3!"

@@ -37,6 +37,8 @@ def _make_calls(folder: Path, env: dict[str, str]) -> None:
             assert call(gateway, "up_double", "n=4", **env).returncode == 0
         assert call(url, "refuse").returncode == 1
         assert call(url, "breaks").returncode == 1
+        # A session of an older revision, of a client that exports too.
+        assert call(url, "double", "n=1", "--revision", "2025-11-25", **env, OTEL_SERVICE_NAME="older").returncode == 0
         _post(url, {"traceparent": PARENT}, {})
         _post(url, {}, {"traceparent": PARENT})
 
@@ -117,6 +119,17 @@ def test_durations_are_measured_in_seconds(seen: Receiver, service: str, name: s
     points = {attributes(point).get("gen_ai.tool.name"): point for point in found[-1].histogram.data_points}
     assert points["double"].count >= 1
     assert points["double"].explicit_bounds[0] == 0.01
+
+
+@pytest.mark.parametrize(
+    "service, name", [("watched", "mcp.server.session.duration"), ("older", "mcp.client.session.duration")]
+)
+def test_sessions_are_measured_from_both_ends(seen: Receiver, service: str, name: str) -> None:
+    found = [one for whose, one in seen.metrics if (whose, one.name) == (service, name)]
+    points = [point for one in found for point in one.histogram.data_points]
+    assert points
+    assert {attributes(point)["network.transport"] for point in points} == {"tcp"}
+    assert all(point.count >= 1 and point.sum > 0 for point in points)
 
 
 def test_without_a_variable_nothing_of_it_is_imported(tmp_path: Path) -> None:

@@ -400,8 +400,8 @@ FORMS: dict[str, CommandForm] = {
         "inspect",
         "TARGET",
         "-- COMMAND …",
-        "What a server is: name, instructions, capabilities, what it offers, how many tokens its tools take, and what\n"
-        "is wrong with them.",
+        "What a server is: name, revisions, instructions, capabilities, what it offers, how many tokens its tools\n"
+        "take, and what is wrong with them.",
         (_TARGET,),
         _OUTPUT,
         _JSON,
@@ -471,7 +471,8 @@ FORMS: dict[str, CommandForm] = {
     "record": CommandForm(
         "portico record TARGET -o FILE [options]\n       portico record -o FILE [options] -- COMMAND …",
         "Stand between a client and a server, let everything through, and write every message to a file, without the\n"
-        "secrets in it. The client starts this command in place of the server, and speaks to it on stdio.",
+        "secrets in it. The client starts this command in place of the server, and speaks to it on stdio; with --port\n"
+        "it finds it over HTTP.",
         (_TARGET,),
         {
             "": (
@@ -480,6 +481,8 @@ FORMS: dict[str, CommandForm] = {
                 flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)"),
                 flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command"),
                 flag("--cwd", metavar="DIR", help="the folder that a command starts in"),
+                flag("--host", help="the address to listen at over HTTP (default: 127.0.0.1)"),
+                flag("--port", type=_port, help="listen over HTTP; 0: any free port"),
             )
         },
         f"{TARGET}\n`portico replay FILE` is a server that answers as this one did.",

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from typing import Any
 
 import msgspec
 
-from portico.cli.connect import run_with_client
+from portico.cli.connect import client_for, run_with_client
 from portico.cli.forms import parse
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.lint import lint_tools
-from portico.wire.errors import MethodNotFound, UsageError
+from portico.wire.errors import Error, MethodNotFound, UsageError
+from portico.wire.revisions import REVISIONS
 
 # Of text such as schemas; tokenizers differ by a tenth or so.
 CHARACTERS_PER_TOKEN = 4
 HEAVIEST = 10
+# For one more handshake.
+REVISION_SECONDS = 10.0
 
 
 def run(words: list[str]) -> int:
@@ -28,6 +32,7 @@ def run(words: list[str]) -> int:
 
 async def _inspect(client: Client, printer: Printer, arguments: argparse.Namespace) -> int:
     found = await _about(client)
+    found["revisions"] = await _revisions(client, printer, arguments)
     if printer.form == "json":
         printer.json(found)
         return 0
@@ -38,6 +43,24 @@ async def _inspect(client: Client, printer: Printer, arguments: argparse.Namespa
     for finding in found["findings"]:
         printer.aside(one_line(f"{finding['severity']}: {finding['tool']}: {finding['message']}"))
     return 0
+
+
+async def _revisions(client: Client, printer: Printer, arguments: argparse.Namespace) -> list[str]:
+    """All that the server speaks: it is asked again with each of the others. None that `--revision` leaves out."""
+    if arguments.revision is not None:
+        return [client.revision]
+    others = [one for one in REVISIONS if one != client.revision]
+    spoken = await asyncio.gather(*(_speaks(one, printer, arguments) for one in others))
+    return sorted([client.revision, *(one for one, good in zip(others, spoken, strict=True) if good)])
+
+
+async def _speaks(revision: str, printer: Printer, arguments: argparse.Namespace) -> bool:
+    asking = argparse.Namespace(**{**vars(arguments), "revision": revision, "trace": False})
+    try:
+        async with asyncio.timeout(REVISION_SECONDS), client_for(arguments.target, asking, printer) as client:
+            return client.revision == revision
+    except (Error, TimeoutError):
+        return False
 
 
 async def _about(client: Client) -> dict[str, Any]:
@@ -89,7 +112,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
     capable = ", ".join(sorted(name for name, said in found["capabilities"].items() if said is not None))
     rows = [
         ("name", f"{found['name'] or '(it does not say)'} {found['version'] or ''}"),
-        ("revision", found["revision"]),
+        ("revisions", ", ".join(f"{one} (agreed)" if one == found["revision"] else one for one in found["revisions"])),
         ("instructions", found["instructions"] or "none"),
         ("capabilities", capable),
         ("offers", counts),

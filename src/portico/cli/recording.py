@@ -12,9 +12,12 @@ from portico.cli.connect import connection_options
 from portico.cli.forms import complete_serving, parse, parser_for
 from portico.cli.logs import set_log_level
 from portico.cli.printable import printable
+from portico.client.client import Client
+from portico.server.server import Server
 from portico.transport import stdio
 from portico.transport.loops import new_loop
 from portico.transport.targets import Target, target_of
+from portico.wire.meta import Implementation
 
 NOT_RECORDED = 1
 MOST_SHOWN = 20
@@ -23,22 +26,47 @@ MOST_SHOWN = 20
 def run_record(words: list[str]) -> None:
     arguments = parse("record", words)
     set_log_level("warning")
+    arguments.oauth = False
+    # Before the file: what is in it is not lost for a target that is none.
     target = _target(arguments)
     tape = load_module("portico.recording.tape").TapeWriter(arguments.out)
-    proxy = load_module("portico.recording.proxy").Proxy(target, tape)
-    stdin, stdout = stdio.claim()
-    if sys.stderr.isatty():
-        _tell(f"recording to {arguments.out}, until the client goes away")
     try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(proxy.serve(stdin, stdout))
+        if arguments.port is None and arguments.host is None:
+            _record_stdio(arguments, target, tape)
+        else:
+            _record_http(arguments, tape)
     finally:
         tape.close()
     _tell(f"{tape.count} message{'' if tape.count == 1 else 's'} in {arguments.out}")
 
 
+def _record_stdio(arguments: argparse.Namespace, target: Target, tape: Any) -> None:
+    proxy = load_module("portico.recording.proxy").Proxy(target, tape)
+    stdin, stdout = stdio.claim()
+    if sys.stderr.isatty():
+        _tell(f"recording to {arguments.out}, until the client goes away")
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(proxy.serve(stdin, stdout))
+
+
+def _record_http(arguments: argparse.Namespace, tape: Any) -> None:
+    """A server that passes everything on: clients may come and go, and what is written is one conversation."""
+    options = connection_options(arguments.target, arguments)
+    info, instructions = asyncio.run(_introduction(Client(arguments.target, **options)))
+    server = Server(info.name, instructions, version=info.version, title=info.title, description=info.description)
+    server.mount(Client(arguments.target, undeclared=True, trace=tape.note, **options))
+    if sys.stderr.isatty():
+        _tell(f"recording to {arguments.out}, until it is stopped")
+    server.run("http", host=arguments.host or "127.0.0.1", port=8080 if arguments.port is None else arguments.port)
+
+
+async def _introduction(client: Client) -> tuple[Implementation, str | None]:
+    """What the server is called, so that the one in front of it is called the same."""
+    async with client:
+        return client.server_info or Implementation("record", "0"), client.instructions
+
+
 def _target(arguments: argparse.Namespace) -> Target:
-    arguments.oauth = False
     options = connection_options(arguments.target, arguments)
     headers: dict[str, str] = options["headers"]
     if options["auth"]:

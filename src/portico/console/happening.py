@@ -11,6 +11,7 @@ from portico.console.shown import shown
 from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transport.http.exchange import Exchange
+from portico.transport.http.memo import SessionMemo
 from portico.transport.http.sessions import HttpSession
 
 MOST_SESSIONS = 500
@@ -46,6 +47,10 @@ class HappeningService(Service):
         for path, endpoint in self._exchange.endpoints.items():
             total += len(endpoint)
             found += [_session(path, one) for one in endpoint.sessions.values()[: MOST_SESSIONS - len(found)]]
+        if self._exchange.elsewhere is not None:
+            others = self._exchange.elsewhere.other_sessions()
+            total += others.total
+            found += [_session_elsewhere(*one) for one in others.some[: MOST_SESSIONS - len(found)]]
         return {"sessions": found, "total": total}
 
     @tool(annotations=READS)
@@ -96,6 +101,20 @@ def _session(path: str, one: HttpSession) -> dict[str, Any]:
         # To a whole second: a page is told when something has changed.
         "idle": int(time.monotonic() - one.used) // 5 * 5,
         "listens": one.is_heard,
+    }
+
+
+def _session_elsewhere(id: str, path: str, memo: SessionMemo, used_at: float) -> dict[str, Any]:
+    """As its process has written it down: whether its client listens is not."""
+    return {
+        "id": id[:SHOWN_ID],
+        "revision": memo.facts.revision,
+        "client": memo.facts.client,
+        "principal": getattr(memo.principal, "id", None),
+        "address": memo.address,
+        "endpoint": path,
+        "idle": int(time.time() - used_at) // 5 * 5,
+        "listens": memo.listened,
     }
 
 

@@ -93,7 +93,7 @@ class TargetService(Service):
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
             weights = weights_of(items)
-            answer |= {"weights": weights, "weight": sum(weights.values())}
+            answer |= {"weights": weights, "weight": sum(weights.values()), "owners": found.tool_owners()}
             if as_principal is None:
                 self._recognise(found, items)
         return shown(answer)

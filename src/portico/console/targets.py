@@ -302,6 +302,11 @@ class ConsoleTarget:
         finally:
             del self.runs[id]
 
+    def tool_owners(self) -> dict[str, tuple[str, str]]:
+        """Whose each tool is, where this is a gateway of our own."""
+        owners = getattr(self.place, "tool_owners", None) if isinstance(self.place, Within) else None
+        return {} if owners is None else owners()
+
     async def listed(self, kind: Listed) -> list[dict[str, Any]]:
         """All entries of a list, as they are on the wire."""
         return await list_all(self.ready(), kind)

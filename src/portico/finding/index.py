@@ -43,8 +43,9 @@ class ToolWords(Struct, frozen=True):
     # The names of its parameters, and what is said of them.
     parameters: str = ""
     explanations: str = ""
-    # What its server is called.
+    # What its server is called, and where that lists it; those of one place are in order.
     server: str = ""
+    place: int = 0
 
 
 class _FieldWeight(Struct, frozen=True):
@@ -71,8 +72,9 @@ _USUAL, _NUMBER, _KIND, _INSIDE = 0.1, 0.2, 0.7, 0.1
 _NEEDED, _MOST_NEEDED = 0.45, 0.9
 # What is said otherwise: how near it has to be, how many such words there are of one, and what they count for.
 _NEAR, _MOST_OTHERS, _OTHERWISE = 0.4, 6, 0.2
-# How much more a tool counts whose whole name is in the query, and one whose server has another that fits.
-_NAMED, _BESIDE = 0.6, 0.4
+# How much more a tool counts whose whole name is in the query, and one whose server has another that fits: so much for
+# the last of the server's tools, and so much more for its first.
+_NAMED, _BESIDE, _EARLY = 0.6, 0.3, 0.3
 
 _USUAL_WORDS = frozenset(
     map(
@@ -103,6 +105,7 @@ class ToolIndex:
         self._names = [_own_name(tool) for tool in tools]
         servers: dict[str, int] = {}
         self._servers = [servers.setdefault(tool.server, len(servers)) for tool in tools]
+        self._beside = [_BESIDE + _EARLY * early for early in _earliness(tools)]
         gathered = _gathered([_fields(tool) for tool in tools])
         self._rarities = {term: _rarity(count, len(places)) for term, places in gathered.items()}
         self._places = {
@@ -192,7 +195,7 @@ class ToolIndex:
             found.append((at, score))
             server = self._servers[at]
             by_server[server] = max(score, by_server.get(server, 0.0))
-        beside = [(at, score + _BESIDE * by_server[self._servers[at]]) for at, score in found]
+        beside = [(at, score + self._beside[at] * by_server[self._servers[at]]) for at, score in found]
         return sorted(beside, key=lambda one: (-one[1], one[0]))
 
     @cached_property
@@ -212,6 +215,20 @@ def _own_name(tool: ToolWords) -> frozenset[str]:
     """The terms of a name, without those of its server, which a gateway puts before all of them."""
     name = frozenset(terms_of(tool.name))
     return name - frozenset(terms_of(tool.server)) or name
+
+
+def _earliness(tools: Sequence[ToolWords]) -> list[float]:
+    """1 for the first tool of a server to 0 for its last: what its author lists first is what it is mostly used for.
+    Tools of no server stand in no such order."""
+    found = [0.0] * len(tools)
+    servers: dict[str, list[int]] = {}
+    for at, tool in enumerate(tools):
+        servers.setdefault(tool.server, []).append(at)
+    servers.pop("", None)
+    for places in servers.values():
+        for number, at in enumerate(sorted(places, key=lambda at: tools[at].place)):
+            found[at] = 1 - number / max(1, len(places) - 1)
+    return found
 
 
 def _fields(tool: ToolWords) -> dict[str, Counter[str]]:

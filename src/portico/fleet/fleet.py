@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from portico.fleet import sending, sums
+from portico.fleet import overview, sending, sums
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
@@ -25,6 +25,7 @@ from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
 from portico.transport.http import refusals
+from portico.transport.http.elsewhere import OtherSessions
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.listener import Listener
@@ -40,6 +41,9 @@ RENEW_SECONDS = 5.0
 ASK_SECONDS = 2.0
 SWEEP_SECONDS = 300.0
 LAST_SECONDS = 2.0
+# How often people are shown the sessions of other workers anew, and how many.
+LOOK_SECONDS = 2.0
+MOST_SHOWN = 500
 
 
 class FleetPlace(Struct, kw_only=True):
@@ -88,6 +92,9 @@ class Fleet:
         self._renewed = -LEASE_SECONDS
         self._tending: asyncio.Task[None] | None = None
         self._rows: FleetRows | None = None
+        # The sessions of the others, and when they were last looked at.
+        self._others = OtherSessions(0, [])
+        self._looked = -LOOK_SECONDS
 
     # From the beginning to the end
 
@@ -224,6 +231,23 @@ class Fleet:
         others = sorted(self._folder.others())
         said = await asyncio.gather(*(self._ask(other, "/metrics") for other in others))
         return [_glance(name, answer) for name, answer in zip(others, said, strict=True)]
+
+    def other_sessions(self) -> OtherSessions:
+        """What the other workers have, on whatever machine, as it was last read: a moment ago, while one asks."""
+        now = time.monotonic()
+        if self._rows is not None and now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._errands.do(self._look_at_others(self._rows))
+        return self._others
+
+    async def _look_at_others(self, rows: FleetRows) -> None:
+        look = partial(overview.sessions_of_others, self._place.server, self.id, MOST_SHOWN)
+        try:
+            count, found = await rows.look(look)
+        except StoreError as failure:
+            log.debug("the sessions of other workers are not known: %s", failure)
+            return
+        self._others = OtherSessions(count, [(one.row.id, one.row.path, one.row.read(), one.used_at) for one in found])
 
     def send_to_first(self, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
         first = min(self._folder.others(), default=self.id)

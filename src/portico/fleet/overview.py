@@ -43,6 +43,19 @@ def recent_sessions(tx: Transaction, most: int) -> list[UsedSession]:
     return [UsedSession(SessionRow(*row[:4]), row[4]) for row in rows]
 
 
+def sessions_of_others(server: str, worker: str, most: int, tx: Transaction) -> tuple[int, list[UsedSession]]:
+    """How many sessions the other workers of a server have, and those that were used last."""
+    theirs = "portico_session s join portico_worker w on w.id = s.owner where w.server = :server and w.id <> :worker"
+    given = {"server": server, "worker": worker}
+    rows = tx.all(
+        tuple[str, str | None, str, str, float],
+        f"select s.id, s.owner, s.path, s.memo, s.used_at from {theirs} order by s.used_at desc, s.id limit :most",
+        {**given, "most": most},
+    )
+    count = tx.one(int, f"select count(*) from {theirs}", given)
+    return count, [UsedSession(SessionRow(*row[:4]), row[4]) for row in rows]
+
+
 def own_stores() -> list[str]:
     """The databases of supervisors of this user on this machine whose servers have no store."""
     found = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), "portico-*", "fleet.db"))

@@ -162,6 +162,10 @@ class FleetRows:
     async def _adopt_all(self, sessions: list[Held]) -> dict[Held, bool]:
         return await self._database.write(partial(_adopt, sessions, self._worker), isolation="read committed")
 
+    async def look(self, look: Callable[[Transaction], T]) -> T:
+        """For people, who may wait."""
+        return await self._database.read(look)
+
     async def give_up(self, sessions: dict[str, tuple[str, SessionMemo]]) -> None:
         """Write what is known of sessions, and leave them to whichever worker is asked for them next."""
         for id in sessions:

@@ -325,6 +325,11 @@ class Gateway(Server):
             for route in self._routes.table.routes(method).values():
                 yield kind, Owned(route.upstream.alias, route.inward)
 
+    def tool_owners(self) -> dict[str, tuple[str, str]]:
+        """Whose each tool is: the upstream, and what it is called there. Apps may call those of their own alone."""
+        routes = self._routes.table.routes("tools/list")
+        return {name: (route.upstream.alias, route.inward) for name, route in routes.items()}
+
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""
         return [upstream.status() for upstream in self._routes.upstreams.values()]

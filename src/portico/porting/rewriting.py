@@ -18,7 +18,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from portico.porting.words import Counterpart, advice, is_theirs, lookup, names_in
+from portico.porting.words import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
 from portico.server.familiar_settings import NEEDLESS
 
 _SERVERS = {"FastMCP", "MCPServer"}
@@ -87,6 +87,8 @@ class Survey(cst.CSTVisitor):
         self.bound: set[str] = set()
         # What is used of theirs, by its full name, with the lines.
         self.used: dict[str, list[int]] = {}
+        # Of these, what is called.
+        self.called: set[str] = set()
         # Names that nothing in the file binds.
         self.loose: dict[str, int] = {}
 
@@ -124,6 +126,11 @@ class Survey(cst.CSTVisitor):
 
     def visit_Param(self, node: cst.Param) -> None:
         self.bound.add(node.name.value)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        dotted = self._theirs(node.func)
+        if dotted is not None:
+            self.called.add(dotted)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         dotted = self._theirs(node)
@@ -176,6 +183,8 @@ class RewritePlan:
                 self._name(one)
         for star in survey.stars:
             self._star(star)
+        if any(_maker(dotted) for dotted in survey.called):
+            self.whole.add("portico.extend")
 
     def _is_module(self, one: Binding) -> bool:
         """`from mcp import types`: what is used of it are its members."""
@@ -385,7 +394,13 @@ class Rewriting(cst.CSTTransformer):
             return _with_args(updated, needed)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
             return _content(updated, name)
+        if maker := _maker(dotted):
+            return updated.with_changes(func=cst.parse_expression(maker))
         return updated
+
+
+def _maker(dotted: str) -> str | None:
+    return MADE_BY.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:
@@ -393,7 +408,7 @@ def _content(call: cst.Call, name: str) -> cst.Call:
     kept = []
     for arg in call.args:
         keyword = "" if arg.keyword is None else arg.keyword.value
-        if keyword != "type":
+        if keyword not in ("type", "result_type", "resultType"):
             named = _snake(keyword)
             kept.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
     made = _with_args(call, kept)

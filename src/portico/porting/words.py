@@ -59,9 +59,25 @@ _OF_TYPES: dict[str, Counterpart] = {
         _EXTEND,
         "TextContent ImageContent AudioContent EmbeddedResource ResourceLink Annotations CallToolResult PromptMessage"
         " GetPromptResult SamplingMessage Root CreateMessageResult ElicitResult Completion Implementation"
-        " ReadResourceResult InputRequiredResult PromptReference",
+        " ReadResourceResult InputRequiredResult PromptReference PromptArgument ListToolsResult ListPromptsResult"
+        " ListResourcesResult ListResourceTemplatesResult ListRootsResult ClientCapabilities ServerCapabilities"
+        " ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR",
     ),
     **_same(_SERVER, "Icon ToolAnnotations"),
+    "Tool": Counterpart(_EXTEND, "ToolDefinition"),
+    "Prompt": Counterpart(_EXTEND, "PromptDefinition"),
+    "Resource": Counterpart(_EXTEND, "ResourceDefinition"),
+    "ResourceTemplate": Counterpart(_EXTEND, "ResourceTemplateDefinition"),
+    **{
+        name: Counterpart(_EXTEND, "RequestMembers")
+        for name in (
+            "PaginatedRequestParams",
+            "CallToolRequestParams",
+            "GetPromptRequestParams",
+            "ReadResourceRequestParams",
+            "CompleteRequestParams",
+        )
+    },
     "ResourceTemplateReference": Counterpart(_EXTEND, "ResourceReference"),
     "TextResourceContents": Counterpart(_EXTEND, "TextContents"),
     "BlobResourceContents": Counterpart(_EXTEND, "BlobContents"),
@@ -97,7 +113,7 @@ _ADVICE = {
 }
 # What belongs to the low-level Server, wherever in mcp.server it is.
 _OF_LOW_LEVEL = {
-    **_same(_EXTEND, "stdio_server NotificationOptions InitializationOptions ReadResourceContents"),
+    **_same(_EXTEND, "stdio_server NotificationOptions InitializationOptions ReadResourceContents ServerSession"),
     "Server": Counterpart(_EXTEND, "LowLevelServer"),
 }
 
@@ -119,6 +135,10 @@ def lookup(dotted: str) -> Counterpart | None:
     if found is not None and home == "mcp":
         return None
     return found or (_OF_TYPES.get(name) if home in ("mcp", "mcp.server", "fastmcp.utilities.types") else None)
+
+
+# What is made otherwise than by the class that it is caught by: the SDK's errors begin with their code.
+MADE_BY = {"MCPError": "portico.extend.CodedError", "McpError": "portico.extend.CodedError"}
 
 
 def is_theirs(dotted: str) -> bool:

@@ -70,13 +70,13 @@ class Proxy:
         if isinstance(target, Here):
             self._host = HeldLifespan(members(target.handler).lifespan)
             await self._host.entered
-            link = MemoryLink(target.handler, incoming, principal=None, trace=self._note)
+            link = MemoryLink(target.handler, incoming, principal=None, trace=self._tape.note)
         elif isinstance(target, Command):
-            link = ProcessLink(target.words, incoming, env=target.env, cwd=target.cwd, trace=self._note)
+            link = ProcessLink(target.words, incoming, env=target.env, cwd=target.cwd, trace=self._tape.note)
             link.on_gap = passage.ended.set
         else:
             kind = HttpSse if target.sse else kind
-            link = kind(target.url, incoming, trace=self._note, headers=target.headers)
+            link = kind(target.url, incoming, trace=self._tape.note, headers=target.headers)
         self._link = link
         await link.start()
 
@@ -85,9 +85,6 @@ class Proxy:
             await self._link.close()
         if self._host is not None:
             await self._host.leave()
-
-    def _note(self, way: str, message: bytes) -> None:
-        self._tape.write("client" if way == "sent" else "server", message)
 
     # From the client to the server
 
@@ -129,7 +126,7 @@ class Proxy:
         assert isinstance(self._target, Url)
         assert self._link is not None
         await self._link.close()
-        self._link = HttpSse(self._target.url, _FromServer(self), trace=self._note, headers=self._target.headers)
+        self._link = HttpSse(self._target.url, _FromServer(self), trace=self._tape.note, headers=self._target.headers)
         await self._link.start()
         return await self._link(call)
 

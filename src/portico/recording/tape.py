@@ -60,6 +60,10 @@ class TapeWriter:
         self._put(TapeEntry(sender, round(time.monotonic() - self._began, 3), self._presentable(message)))
         self.count += 1
 
+    def note(self, way: str, message: bytes) -> None:
+        """Write a message as links tell of it: "sent" by the client, or received."""
+        self.write("client" if way == "sent" else "server", message)
+
     def close(self) -> None:
         self._file.close()
 

@@ -278,7 +278,9 @@ class Door:
             require_all(call, result)
         if call.revision is None or call.revision < MODERN:
             return jsonrpc.result(call.id, strip_result_type(jsonrpc.encode(result)))
-        if self._server is not None and isinstance(result, Struct):
+        if type(result) is CallToolResult and result.meta is UNSET:
+            result.meta = self._stamp
+        elif self._server is not None and isinstance(result, Struct):
             meta = getattr(result, "meta", None)
             if meta is UNSET:
                 result.meta = self._stamp  # type: ignore[attr-defined]

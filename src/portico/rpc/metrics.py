@@ -6,11 +6,11 @@ The names are those of OpenTelemetry's conventions for MCP. They are counted onl
 from __future__ import annotations
 
 import re
-import time
 from asyncio import CancelledError
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from msgspec import Raw, Struct, field, json
@@ -51,13 +51,14 @@ class Metrics:
         """A request begins. Returns the moment, for `end`."""
         if call.method not in LASTING:
             self.in_flight += 1
-        return time.perf_counter()
+        return perf_counter()
 
     def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
         """It was answered. Returns the seconds that it took."""
         # A subscription lasts as long as its client likes: it is not work, and its duration says nothing.
-        seconds = time.perf_counter() - began
-        if call.method in LASTING:
+        seconds = perf_counter() - began
+        method = call.method
+        if method in LASTING:
             return seconds
         self.in_flight -= 1
         if failure is not None:
@@ -65,7 +66,7 @@ class Metrics:
         else:
             outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
         # Names that clients make up must not become series without end.
-        method = call.method if call.method in METHODS else "other"
+        method = method if method in METHODS else "other"
         tool = ""
         if method == "tools/call" and outcome != "-32602" and call.read is not None:
             tool = call.read[1].name

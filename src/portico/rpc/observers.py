@@ -32,6 +32,9 @@ class Observer:
     def turn_away(self, address: str, line: str, status: int, size: int) -> None:
         """A request of HTTP that was refused before a message was looked for in it."""
 
+    def close_session(self, server: str, revision: str, over_http: bool, seconds: float) -> None:
+        """What this process had with a server is over."""
+
     async def ask(self, call: Call, server: str, ask: Asked) -> Any:
         """This process asks a server. The Call that `ask` is given is the one that is sent."""
         return await ask(call)
@@ -76,6 +79,11 @@ class Observed:
 def turn_away(address: str, line: str, status: int, size: int) -> None:
     for one in OBSERVERS:
         one.turn_away(address, line, status, size)
+
+
+def close_session(server: str, revision: str, over_http: bool, seconds: float) -> None:
+    for one in OBSERVERS:
+        one.close_session(server, revision, over_http, seconds)
 
 
 async def ask_observed(call: Call, server: str, ask: Asked) -> Any:

@@ -9,16 +9,17 @@ The functions take `(ctx, params)`; those that are registered with the decorator
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
 from portico.rpc.call import Call
-from portico.schema import complaints
+from portico.schema import SchemaError, complaints
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.resources import to_contents
 from portico.server.calling.results import to_result
@@ -26,11 +27,19 @@ from portico.server.familiar_extension import ServerRequestContext, request_cont
 from portico.server.registry.service import Service
 from portico.server.server import CAPABILITIES, Server
 from portico.wire.completion import CompleteResult
-from portico.wire.errors import InvalidParams, ToolError, UsageError
+from portico.wire.errors import InvalidParams, ProtocolError, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.prompts import GetPromptResult, ListPromptsResult
-from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
-from portico.wire.tools import CallToolResult, ListToolsResult
+from portico.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from portico.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from portico.wire.tools import CallToolResult, ListToolsResult, Tool
+
+log = logging.getLogger("portico.server")
 
 Answers = Callable[..., Awaitable[Any]]
 
@@ -77,6 +86,31 @@ class ReadResourceContents(Struct):
     meta: dict[str, Any] | None = None
 
 
+class ErrorData(Struct):
+    """What a CodedError may be made of."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class CodedError(ProtocolError):
+    """An error of the protocol that begins with its code, or is made of an ErrorData, as the SDK raises it."""
+
+    def __init__(self, code: Any, message: str = "", data: Any = None) -> None:
+        said = code if isinstance(code, int) else None
+        if said is None:
+            code, message, data = code.code, code.message, code.data
+        super().__init__(message, data, code=code)
+
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+
+# What such functions list, under names that are not those of what servers register.
+ToolDefinition, PromptDefinition = Tool, Prompt
+ResourceDefinition, ResourceTemplateDefinition = Resource, ResourceTemplate
+
+
 class _StandardStreams:
     """What `stdio_server` gives: `server.run` opens standard input and output itself."""
 
@@ -91,8 +125,8 @@ class _Functions(Service):
     """The functions of a low-level server, by method."""
 
     def __init__(self, server: LowLevelServer) -> None:
-        super().__init__("functions")
-        self._server = server
+        # Rules know what it answers by the name of the server.
+        super().__init__(server.name)
         self.answers: dict[str, Callable[[Call], Awaitable[Any]]] = {}
 
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
@@ -170,7 +204,7 @@ class LowLevelServer(Server):
             return
         listed = await lists(msgspec.structs.replace(call, method="tools/list", params=msgspec.Raw(b"{}"), read=None))
         for tool in listed.tools:
-            wrong = complaints(tool.input_schema, arguments) if tool.name == name else ()
+            wrong = _complaints(tool.input_schema, arguments) if tool.name == name else ()
             if wrong:
                 raise ToolError("Invalid arguments: " + "; ".join(f"{one.path}: {one.message}" for one in wrong))
 
@@ -225,11 +259,21 @@ class LowLevelServer(Server):
     def get_capabilities(self, *_: Any, **__: Any) -> Any:
         return self.capabilities
 
-    async def run(self, read: Any = None, write: Any = None, options: Any = None, **_: Any) -> None:  # type: ignore[override]
-        """Serve standard input and output, as `stdio_server()` gives them."""
-        if read is not None and not isinstance(read, _StandardStreams):
-            raise UsageError("run takes what stdio_server() of portico gives; over HTTP: server.run_async('http')")
-        await self.run_async("stdio")
+    def run(self, read: Any = "stdio", *_: Any, **options: Any) -> Any:  # type: ignore[override]
+        """`await server.run(read, write, …)` with what `stdio_server()` gives; and what `run` of every Server takes."""
+        if isinstance(read, _StandardStreams):
+            return self.run_async("stdio")
+        if not isinstance(read, str):
+            raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
+        return super().run(cast("Any", read), **options)
+
+
+def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
+    try:
+        return complaints(schema, value)
+    except SchemaError as missing:
+        log.warning("arguments are not held against the schema of their tool: %s", missing)
+        return []
 
 
 def _is_many(value: Any) -> bool:
@@ -265,8 +309,8 @@ def _params_type(fn: Any) -> Any:
     return next((one for one in (kind, *get_args(kind)) if hasattr(one, "model_validate")), None)
 
 
-class _ParamMembers:
-    """The members of params, by the names that Python gives them."""
+class RequestMembers:
+    """The params of a request: its members, by the names that Python gives them."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
@@ -279,7 +323,7 @@ class _ParamMembers:
 async def _with_params(fn: Answers, kind: Any, ctx: Any, call: Call) -> Any:
     said = ctx.params or {}
     if kind is None:
-        return await fn(ctx, _ParamMembers(said))
+        return await fn(ctx, RequestMembers(said))
     try:
         params = kind.model_validate({name: value for name, value in said.items() if name != "_meta"})
     except ValueError as mistake:

@@ -63,7 +63,7 @@ class Protection:
         """The answer to a method, for those who may have it."""
         enter = _ENTERING.get(method)
         if enter is None and method in KINDS:
-            enter = Protection._list
+            enter = Protection._list if service is None else Protection._list_of_service
         if enter is None and service is not None and not method.startswith("tasks/"):
             return partial(self._pass, partial(self._service_method, service.name), answer)
         if enter is None and method == "server/discover":
@@ -211,6 +211,23 @@ class Protection:
             return self._server.others.page(catalog, call, cursor, view)
         make = partial(view.definitions, catalog)
         return view.page(catalog, (catalog.definitions,), make, call.revision, cursor)
+
+    async def _list_of_service(self, passage: Passage, answer: Answer) -> Any:
+        """The same for a list that a service answers in place of the server."""
+        call = passage.call
+        result = answer(call)
+        result = await result if type(result) is CoroutineType else result
+        if self.guard is None:
+            return result
+        kind, sees = KINDS[call.method], self.guard.sight(call).sees
+        name_of = self._server.catalogs[call.method].name_of
+        member = call.method.removesuffix("/list").replace("resources/templates", "resource_templates")
+        shown = []
+        for one in getattr(result, member):
+            owned = self._server.own(kind, name_of(one))
+            if owned is not None and sees(kind, owned):
+                shown.append(one)
+        return replace(result, **{member: shown})
 
     def _plain(self, passage: Passage, answer: Answer) -> Any:
         return answer(passage.call)

@@ -218,6 +218,8 @@ class Server(FamiliarServer, Registrar):
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        # The services that answer in place of this server for everything of a kind.
+        self._in_place: dict[Kind, Service] = {}
         # Whether texts are structured content too; and what transforms let through.
         self._structured = structured_output
         # What becomes of a second component of one name; and which values of a URI never reach a function.
@@ -274,6 +276,12 @@ class Server(FamiliarServer, Registrar):
             checked_extensions(service.extensions())
             extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
             answers |= service.methods()
+        self._in_place = {
+            kind: service
+            for service in self._services
+            for kind, method in _ASKED_BY_NAME.items()
+            if method in service.methods()
+        }
         for service in self._services:
             answers = {method: service.around(method, answer) for method, answer in answers.items()}
         self._unprotected = answers
@@ -538,8 +546,13 @@ class Server(FamiliarServer, Registrar):
             found = self.templates.get(name) or self.resources.get(name)
         else:
             found = self.registry.resource(name)[0]
-            return None if found is None else Owned(self.owned(found).owner, self.registry.listed_as(name))
-        return None if found is None else self.owned(found)
+            if found is not None:
+                return Owned(self.owned(found).owner, self.registry.listed_as(name))
+        if found is not None:
+            return self.owned(found)
+        # Where a service answers for all of them, whatever it is asked for is its own.
+        service = self._in_place.get(kind)
+        return None if service is None else Owned(service.name, name)
 
     def owned(self, component: Component) -> Owned:
         """The same for a component of this server."""
@@ -913,6 +926,9 @@ class Server(FamiliarServer, Registrar):
 
 # The lifespan that a server was given, among those of its services.
 _OWN = "the server's own"
+_ASKED_BY_NAME: dict[Kind, str] = {
+    "tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read", "template": "resources/read"
+}  # fmt: skip
 _STRANGER = Call(method="tools/call", address="")
 
 

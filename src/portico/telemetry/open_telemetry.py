@@ -48,6 +48,7 @@ class Telemetry(Observer):
         self._served = _durations(meter, "mcp.server.operation.duration", "How long requests took to answer")
         self._asked = _durations(meter, "mcp.client.operation.duration", "How long answers took to come")
         self._sessions = _durations(meter, "mcp.server.session.duration", "How long sessions lasted")
+        self._connections = _durations(meter, "mcp.client.session.duration", "How long clients were connected")
 
     # What is answered
 
@@ -89,6 +90,9 @@ class Telemetry(Observer):
             session.when_closed(lambda: self._sessions.record(time.monotonic() - began, about))
 
     # What is asked
+
+    def close_session(self, server: str, revision: str, over_http: bool, seconds: float) -> None:
+        self._connections.record(seconds, {"mcp.protocol.version": revision, **_network(over_http)})
 
     async def ask(self, call: Call, server: str, ask: Asked) -> Any:
         known, began, wrong = _about(call), time.perf_counter(), {}
@@ -154,7 +158,11 @@ def _resource(call: Call) -> Attributes:
 
 
 def _transport(call: Call) -> Attributes:
-    if call.headers is None:
+    return _network(call.headers is not None)
+
+
+def _network(over_http: bool) -> Attributes:
+    if not over_http:
         return {"network.transport": "pipe"}
     return {"network.transport": "tcp", "network.protocol.name": "http"}
 

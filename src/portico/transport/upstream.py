@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from types import CoroutineType
@@ -19,7 +20,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Listening, members
-from portico.rpc.observers import OBSERVERS, ask_observed
+from portico.rpc.observers import OBSERVERS, ask_observed, close_session
 from portico.rpc.trace_context import carried_on
 from portico.telemetry.starting import start_telemetry
 from portico.transport.envelope import RequestEnvelope, without_envelope
@@ -145,6 +146,8 @@ class Upstream:
         self._mending = asyncio.Lock()
         # Set unless the connection is to be open, whatever is under way.
         self._closing = asyncio.Event()
+        # Since when there is something to be closed.
+        self._opened: float | None = None
         self._closing.set()
         # The Calls that want to hear of their progress, as they were sent, by the token that the server was given.
         self._progressing: dict[Any, Call] = {}
@@ -209,9 +212,14 @@ class Upstream:
         except BaseException:
             await self.close()
             raise
+        self._opened = time.monotonic()
 
     async def close(self) -> None:
         self._closing.set()
+        opened, self._opened = self._opened, None
+        if OBSERVERS and opened is not None:
+            over_http = isinstance(self.target, Url)
+            close_session(self.name, self.greeting.revision, over_http, time.monotonic() - opened)
         self._end_session()
         link, self._link = self._link, None
         if link is not None:

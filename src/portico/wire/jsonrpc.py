@@ -119,16 +119,24 @@ def _has_too_many(data: bytes, most_nodes: int) -> bool:
 
 
 def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
-    id = frame.id
+    id, params = frame.id, frame.params
     if frame.jsonrpc == "2.0" and frame.method is not UNSET:
-        if type(id) is int and not -_LARGEST_ID <= id < _LARGEST_ID:
-            return Malformed(InvalidRequest("Invalid request: id is outside the 64-bit range"))
-        if id is None:
+        # The length of a request that has its members once, and no space.
+        least = _LEAST + len(frame.method)
+        if type(id) is int:
+            if not -_LARGEST_ID <= id < _LARGEST_ID:
+                return Malformed(InvalidRequest("Invalid request: id is outside the 64-bit range"))
+            least += _LEAST_ID + len(str(id))
+        elif type(id) is str:
+            least += _LEAST_ID + len(id) + 2
+        elif id is None:
             return Malformed(InvalidRequest("Invalid request: id must be a string or an integer, not null"))
-        if frame.params is not NOTHING and not bytes(frame.params).startswith(b"{"):
-            return Malformed(InvalidRequest("Invalid request: params must be an object"), _readable(id))
+        if params is not NOTHING:
+            if not bytes(params).startswith(b"{"):
+                return Malformed(InvalidRequest("Invalid request: params must be an object"), _readable(id))
+            least += _LEAST_PARAMS + len(params)
         # No longer than its members are: then there is no room for one of them to stand twice.
-        if len(data) != _least(frame) and repeats(bytes(data), bytes(frame.params), steering=_STEERING):
+        if len(data) != least and repeats(bytes(data), bytes(params), steering=_STEERING):
             return Malformed(InvalidRequest(TWICE), _readable(id))
         return frame
     if frame.jsonrpc != "2.0":
@@ -137,17 +145,6 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
         failure = InvalidRequest("Invalid request: neither a method, nor one result or error")
         return Malformed(failure, _readable(id), is_response=frame.result is not NOTHING)
     return frame
-
-
-def _least(frame: Frame) -> int:
-    """The length of a request that has its members once, and no space."""
-    id, params = frame.id, frame.params
-    least = _LEAST + len(frame.method)  # type: ignore[arg-type]
-    if params is not NOTHING:
-        least += _LEAST_PARAMS + len(params)
-    if type(id) is int:
-        return least + _LEAST_ID + len(str(id))
-    return least + _LEAST_ID + len(id) + 2 if type(id) is str else least
 
 
 def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]] = _STEERING_PARAMS) -> bool:
@@ -297,8 +294,9 @@ def notification(method: str, params: Any) -> bytes:
 
 def result(id: RequestId, body: bytes) -> bytes:
     """A response around a result that is already encoded."""
-    said = b"%d" % id if type(id) is int else _encoder.encode(id)
-    return b'{"jsonrpc":"2.0","id":' + said + b',"result":' + body + b"}"
+    if type(id) is int:
+        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, body)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encoder.encode(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, revision: Revision | None = None) -> bytes:

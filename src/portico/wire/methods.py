@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +22,7 @@ from portico.wire.revisions import (
     V2026_07_28,
     Revision,
 )
+from portico.wire.tools import CallToolParams
 
 Direction = Literal["to server", "to client", "both"]
 _EMPTY = Raw(b"{}")
@@ -51,14 +54,17 @@ class Method(Struct, dict=True):
         except (msgspec.DecodeError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
 
-    def name_in(self, typed: Any) -> str | None:
-        """What a request is about, out of its typed params; None for methods that have no such member."""
-        if not self.named or typed is None:
-            return None
-        return str(getattr(typed, "task_id" if self.named == "taskId" else self.named))
+    @cached_property
+    def name_in(self) -> Callable[[Any], str | None]:
+        """Gives what a request is about, out of its typed params; None for methods that have no such member."""
+        return attrgetter("task_id" if self.named == "taskId" else self.named) if self.named else _nameless
 
     def known_to(self, revision: Revision) -> bool:
         return self.since <= revision <= self.until
+
+
+def _nameless(typed: Any) -> None:
+    """A request that is about no one thing."""
 
 
 def plainly(failure: Exception) -> str:
@@ -75,7 +81,7 @@ _ROWS = (
     Method("server/discover", "to server", V2026_07_28, _LAST, discover.EmptyParams, discover.DiscoverResult),
     # tools
     Method("tools/list", "to server", _FIRST, _LAST, tools.ListParams, tools.ListToolsResult),
-    Method("tools/call", "to server", _FIRST, _LAST, tools.CallToolParams, tools.ReceivedToolResult, "name"),
+    Method("tools/call", "to server", _FIRST, _LAST, CallToolParams, tools.ReceivedToolResult, "name"),
     # resources
     Method("resources/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourcesResult),
     Method(
@@ -153,7 +159,7 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
         # The method complains of it when it is answered: the revision and the headers are looked at first.
         typed = None
     try:
-        if type(typed) is tools.CallToolParams:
+        if type(typed) is CallToolParams:
             meta, arguments = typed.meta, typed.arguments
             # All three are there, and it is no longer than they are: then there is no room for one to stand twice.
             least = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
@@ -174,7 +180,7 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     return typed, meta
 
 
-def is_bare(params: Raw, typed: tools.CallToolParams) -> bool:
+def is_bare(params: Raw, typed: CallToolParams) -> bool:
     """Whether the params of a tools/call are a name, arguments and a `_meta`: they are no longer than those."""
     if typed.meta is NOTHING or typed.arguments is NOTHING:
         return False

@@ -8,6 +8,7 @@ import { button, fill, h, link, plain, say } from "./dom.js";
 const VERSION = "2026-01-26";
 const PAGE_TYPE = "text/html;profile=mcp-app";
 const LONGEST_PAGE = 8e6;
+const LONGEST_HOSTS = 4000;
 const TALLEST = 800;
 const MOST_WAITING = 16;
 const MOST_LINES = 200;
@@ -33,7 +34,8 @@ class Denied extends Error {
 const wrong = (text) => new Denied(text, -32602);
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** where: the members that say which server is asked, and as whom; tools(): those of it that apps may call. */
+/** where: the members that say which server is asked, and as whom; tools(): the names of those that this app may call,
+ * by the names that it may know them by. */
 export function makeApp(app, { where, uri, tool, args, tools }) {
   const lines = h("div", { class: "loglines", role: "log", "aria-label": "What the app said", tabindex: "0", hidden: true });
   const bar = h("div", { class: "stack" });
@@ -67,8 +69,10 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
       return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: ", plain(why.message, 600)));
     }
     const { csp, permissions } = page.wishes;
-    const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].filter((one) => typeof one === "string");
-    if (hosts.length && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", {}, plain(hosts.join(" "), 1000)), ".")) return void stopped("It was not shown.");
+    // All of them are shown: what is not seen is not allowed.
+    const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].join(" ");
+    if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: it names too many hosts."));
+    if (hosts && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("It was not shown.");
     if (!element.isConnected) return void stopped("The app was closed.");
     [able, met, ready, mode, sent, stray, ended] = [{}, false, false, "inline", {}, 0, false];
     frame = h("iframe", { title: `App of ${plain(tool.name, 80)}` });
@@ -235,13 +239,14 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     async "ui/open-link"({ url }) {
       const shown = link(url);
       if (!shown.href) throw wrong("a link is http or https");
-      if (permits.size > MOST_LINKS + tools().length || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
+      if (permits.size > MOST_LINKS + tools().size || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
       permits.delete(`link ${shown.href}`);
       return {};
     },
-    async "tools/call"({ name, arguments: given = {} }, signal) {
+    async "tools/call"({ name: wanted, arguments: given = {} }, signal) {
       if (!isObject(given)) throw wrong("arguments are an object");
-      if (!tools().some((one) => one.name === name)) throw wrong("there is no such tool for apps");
+      const name = tools().get(wanted);
+      if (name === undefined) throw wrong("there is no such tool for apps");
       if (!await permit(`tool ${name}`, "Allow it", "The app wants to call ", h("strong", {}, plain(name, 120)), " with ", h("code", { class: "breakable" }, plain(JSON.stringify(given), 600)), ", and as often as it likes.")) throw new Denied("the call was not allowed");
       note("calls", `${name} ${JSON.stringify(given)}`);
       return plainResult(result(await app.call("call_tool", { ...where, name, arguments: given }, { signal })));

@@ -148,7 +148,9 @@ class Body:
         if context is not None:
             context.leave_loop()
         fn = partial(self._fn, **kwargs) if kwargs else self._fn
-        return await runtime.threads.run(fn, args, caller_of(call))
+        value = await runtime.threads.run(fn, args, caller_of(call))
+        # A `def` that returns what an `async def` gave it, without waiting for it.
+        return await value if type(value) is CoroutineType else value
 
 
 def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:

@@ -213,6 +213,7 @@ class ForkServer:
         script = sys.modules.get(protocol.SCRIPT)
         if script is not None:
             image.add_operation("run_script", script.run)
+            script.warm_up()
         return image
 
     def _bury(self, process: int) -> None:

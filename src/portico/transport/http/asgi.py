@@ -45,12 +45,25 @@ class Application:
         self._known: dict[tuple[Any, ...], Request] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._live(receive, send)
-        else:
+            return
+        if scope["type"] != "http":
             raise TypeError(f"this application does not speak {scope['type']}")
+        if self._living is None or not self._living.entered.done():
+            await self._start_late()
+        request, refusal = self._take(scope)
+        try:
+            if refusal is None:
+                refusal = await self._read(request, receive)
+            writer = AsgiWriter(send)
+            if refusal is not None:
+                writer.answer(refusal)
+            else:
+                self.exchange.handle(request, writer)
+            await writer.run(receive)
+        finally:
+            self._held -= len(request.body)
 
     # Lifespan
 
@@ -108,14 +121,16 @@ class Application:
 
     # Requests
 
-    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._living is None or not self._living.entered.done():
-            if self._living is None:
-                log.warning(
-                    "the lifespan of the application that this one is mounted in does not start it: "
-                    "FastAPI(lifespan=tools.lifespan), with tools = server.asgi()"
-                )
-            await self._start()
+    async def _start_late(self) -> None:
+        if self._living is None:
+            log.warning(
+                "the lifespan of the application that this one is mounted in does not start it: "
+                "FastAPI(lifespan=tools.lifespan), with tools = server.asgi()"
+            )
+        await self._start()
+
+    def _take(self, scope: Message) -> tuple[Request, Answer | None]:
+        """The request, its body not yet read, and the refusal of it."""
         head = (scope["method"], scope["path"], scope.get("query_string", b""), *scope["headers"])
         known = self._known.get(head)
         if known is None:
@@ -128,21 +143,12 @@ class Application:
             request = replace(known)
             self._locate(scope, request)
             refusal = self.exchange.refuse_now(request)
-        try:
-            if refusal is None:
-                refusal = await self._read(request, receive)
-            writer = AsgiWriter(send)
-            if refusal is not None:
-                writer.answer(refusal)
-            else:
-                self.exchange.handle(request, writer)
-            await writer.run(receive)
-        finally:
-            self._held -= len(request.body)
+        return request, refusal
 
     def _locate(self, scope: Message, request: Request) -> None:
         """Say where a request comes from."""
-        peer = request.peer = _peer(scope)
+        client = scope.get("client")
+        peer = request.peer = str(client[0]) if client else ""
         if self.exchange.settings.trusted_proxies:
             proxies = self.exchange.proxies
             request.proxied = proxies.trusts(peer)
@@ -152,11 +158,23 @@ class Application:
     async def _read(self, request: Request, receive: Receive) -> Answer | None:
         """Read the body of a request, or why it is not read."""
         settings = self.exchange.settings
+        message = await receive()
+        body = message.get("body", b"")
+        if not message.get("more_body", False) and len(body) <= settings.longest_body:
+            # Nearly always it comes as one.
+            if self._held + len(body) > settings.most_body_bytes:
+                return busy(request)
+            request.body = body
+            self._held += len(body)
+            return None
+        return await self._read_parts(message, request, receive)
+
+    async def _read_parts(self, message: Message, request: Request, receive: Receive) -> Answer | None:
+        settings = self.exchange.settings
         parts: list[bytes] = []
         size = 0
         try:
             while True:
-                message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 part = message.get("body", b"")
@@ -169,8 +187,9 @@ class Application:
                     parts.append(part)
                     self._held += len(part)
                 if not message.get("more_body", False):
-                    request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+                    request.body = b"".join(parts)
                     return None
+                message = await receive()
         finally:
             # What becomes the body of the request counts until that is answered.
             self._held += len(request.body) - sum(map(len, parts))
@@ -181,11 +200,6 @@ class Application:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[head] = replace(request, peer="")
-
-
-def _peer(scope: Message) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
 
 
 def _request(scope: Message, exchange: Exchange) -> Request:
@@ -201,7 +215,7 @@ def _request(scope: Message, exchange: Exchange) -> Request:
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
     secure = scope.get("scheme") == "https"
-    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root, secure=secure)
+    return Request(scope["method"], inner or "/", query, headers, root=root, secure=secure)
 
 
 class AsgiWriter:
@@ -267,17 +281,35 @@ class AsgiWriter:
         if not self._ended:
             # A body that waits for nothing is done by the next turn.
             await asyncio.sleep(0)
-        await self._flush()
-        if self.is_over():
+        if self._waiting:
+            await self._flush()
+        if not self._ended or self._waiting:
+            await self._stream(receive)
+        answer = self._answer
+        if answer is None:
             return
+        headers, body = [*answer.headers], answer.body
+        if answer.status == 204:
+            body = b""
+        else:
+            headers.append((b"content-length", b"%d" % len(body)))
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, receive: Receive) -> None:
+        """Send what comes until that ends, there is an answer, or the client goes away."""
         gone = asyncio.ensure_future(_gone(receive))
         gone.add_done_callback(self._notice)
         try:
-            while not self.is_over() and not gone.done() and not self._gone:
-                if not self._waiting and self._answer is None:
+            while self._waiting or not self._ended:
+                if gone.done() or self._gone:
+                    self._answer = None
+                    break
+                if self._waiting:
+                    await self._flush()
+                else:
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
-                await self._flush()
         finally:
             self._ended = True
             if self._sent is not None:
@@ -287,27 +319,11 @@ class AsgiWriter:
             if on_close is not None:
                 on_close()
 
-    async def _send_answer(self, answer: Answer) -> None:
-        headers, body = [*answer.headers], answer.body
-        if answer.status == 204:
-            body = b""
-        else:
-            headers.append((b"content-length", b"%d" % len(body)))
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-
-    def is_over(self) -> bool:
-        return self._ended and not self._waiting and self._answer is None
-
     def _notice(self, _: object = None) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def _flush(self) -> None:
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
-            await self._send_answer(answer)
-            return
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self._size = max(0, self._size - len(message.get("body", b"")))

@@ -84,26 +84,24 @@ class Accepting(Protocol):
         ...
 
 
-class Turn:
+class Turn(Struct, eq=False):
     """One request on a connection, or the refusal of one, and the way back to it.
 
     Once it has been answered it has no connection any more: what is written to it late goes nowhere.
     """
 
-    # The connection may be kept for the next request.
-    keep = True
-    # HEAD wants to know what GET would say, without its body.
-    bodiless = False
-    # HTTP/1.0 has no chunks: a stream ends with the connection.
-    chunks = True
-    streaming = False
+    connection: Connection | None
+    waiting: Request | Answer
     # The bytes of its body, which count until it is answered.
-    size = 0
+    size: int = 0
+    # The connection may be kept for the next request.
+    keep: bool = True
+    # HEAD wants to know what GET would say, without its body.
+    bodiless: bool = False
+    # HTTP/1.0 has no chunks: a stream ends with the connection.
+    chunks: bool = True
+    streaming: bool = False
     on_close: Callable[[], None] | None = None
-
-    def __init__(self, connection: Connection, waiting: Request | Answer) -> None:
-        self.connection: Connection | None = connection
-        self.waiting = waiting
 
     def answer(self, answer: Answer) -> None:
         connection = self.connection
@@ -119,7 +117,8 @@ class Turn:
             connection.send(head + b"\r\n")
         else:
             connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.bodiless else body))
-        self._done(connection)
+        self.connection = self.on_close = None
+        connection.done(self)
 
     def start(self, status: int, headers: Pairs) -> None:
         connection = self.connection
@@ -140,11 +139,8 @@ class Turn:
         if self.streaming and connection is not None:
             if self.chunks:
                 connection.send(b"0\r\n\r\n")
-            self._done(connection)
-
-    def _done(self, connection: Connection) -> None:
-        self.connection = self.on_close = None
-        connection.done(self)
+            self.connection = self.on_close = None
+            connection.done(self)
 
     def buffered(self) -> int:
         return 0 if self.connection is None else self.connection.buffered()
@@ -334,10 +330,8 @@ class Connection(asyncio.Protocol):
             return False
         peer = self._client(known[0].headers) if self.proxied else self.peer
         request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
-        turn = Turn(self, self.exchange.refuse_now(request) or request)
-        turn.size = length
         self.listener.held += length
-        self._enqueue(turn)
+        self._enqueue(Turn(self, self.exchange.refuse_now(request) or request, length))
         return True
 
     def _serve_plain(self, head: bytes, body: bytes) -> bool:

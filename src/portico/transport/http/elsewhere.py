@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import Request, ResponseWriter
 
 if TYPE_CHECKING:
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
 
 SENT_ON = b"portico-sent-on"
 """The header of a request that another process has sent on to us."""
+
+
+class OtherSessions(NamedTuple):
+    """How many sessions other processes have, and some of them: id, path, what is known of it, and when it was used."""
+
+    total: int
+    some: list[tuple[str, str, SessionMemo, float]]
 
 
 class Elsewhere(Protocol):
@@ -63,6 +71,10 @@ class Elsewhere(Protocol):
 
     async def look_around(self) -> list[dict[str, Any]]:
         """The other processes on this machine, in a line each."""
+        ...
+
+    def other_sessions(self) -> OtherSessions:
+        """What the other processes have, on whatever machine, as it was last read."""
         ...
 
     def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:

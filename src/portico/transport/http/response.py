@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from portico.transport.http.headers import Headers
 
@@ -24,7 +26,7 @@ class Traffic(Struct):
 
     received: int = 0
     sent: int = 0
-    by_client: dict[str, int] = {}
+    by_client: defaultdict[str, int] = field(default_factory=partial(defaultdict, int))
 
 
 class Request(Struct):

@@ -45,7 +45,7 @@ class StatelessRequests:
         # Says what a client hears that lacks scopes, where it can get them.
         self.forbidden: Forbidden | None = None
         self._hides = members(door.handler).hides
-        self._by_client = traffic.by_client
+        self.by_client = traffic.by_client
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
 
@@ -91,14 +91,6 @@ class StatelessRequests:
             if not self._hides(call, "tool", name):
                 raise
 
-    def count(self, peer: str, change: int) -> None:
-        """One call more, or one less, from there."""
-        left = self._by_client.get(peer, 0) + change
-        if left:
-            self._by_client[peer] = left
-        else:
-            del self._by_client[peer]
-
     def keep_alive(self) -> None:
         now = time()
         for reply in list(self.replies):
@@ -143,7 +135,7 @@ class HttpReply(Reply):
         self._writer.on_close = self.abandon
         self._requests.replies.add(self)
         if self.counts:
-            self._requests.count(self._request.peer, 1)
+            self._requests.by_client[self._request.peer] += 1
 
     @property
     def principal(self) -> Any:
@@ -190,7 +182,10 @@ class HttpReply(Reply):
         del self.task
         self._requests.replies.discard(self)
         if self.counts:
-            self._requests.count(self._request.peer, -1)
+            peer, by_client = self._request.peer, self._requests.by_client
+            by_client[peer] -= 1
+            if not by_client[peer]:
+                del by_client[peer]
         if message is not None:
             self.send(message)
 

@@ -21,6 +21,12 @@ function isFor(tool, who) {
   return !Array.isArray(seen) || seen.includes(who);
 }
 
+/** What the app of a tool may call, by the names that it may know: tools for apps, and behind a gateway those of its own server alone. */
+function appTools(tools, owners, name) {
+  const own = tools.filter((one) => isFor(one, "app") && owners[one.name]?.[0] === owners[name]?.[0]);
+  return new Map(own.flatMap((one) => [[owners[one.name]?.[1] ?? one.name, one.name], [one.name, one.name]]));
+}
+
 export function view(place, app, rest) {
   const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
   const { detail, choose, leave } = split(place, list, "The tool");
@@ -30,6 +36,7 @@ export function view(place, app, rest) {
   let turn = 0;
   let tools = [];
   let weights = {};
+  let owners = {};
   let wanted = rest;
 
   /** What is shown already stays as it is: an app in it would begin anew. */
@@ -51,7 +58,7 @@ export function view(place, app, rest) {
     const known = opened.get(tool.name);
     if (!given && known?.text === text) return known;
     if (opened.size > 30) opened.clear();
-    const made = { text, ...makeTool(app, tool, weights[tool.name], given, known?.runs ?? makeRuns(), () => tools) };
+    const made = { text, ...makeTool(app, tool, weights[tool.name], given, known?.runs ?? makeRuns(), () => appTools(tools, owners, tool.name)) };
     opened.set(tool.name, made);
     return made;
   }
@@ -61,6 +68,7 @@ export function view(place, app, rest) {
       const answer = await app.items("tools");
       tools = answer.items;
       weights = answer.weights ?? {};
+      owners = answer.owners ?? {};
       list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, badge: isFor(tool, "model") ? undefined : "for apps", value: tool })));
       if (!tools.length) return void fill(detail, empty("No tools", "This server offers none."));
       await show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
@@ -109,7 +117,7 @@ function makeTool(app, tool, weight, given, runs, tools) {
       { again: () => start(args), reuse: () => { form.set(args); form.focus(); }, over: (said) => beside?.then((one) => one.over(said)) });
     const uri = pageOf(tool);
     if (uri) {
-      beside = import("../apps.js").then(({ makeApp }) => makeApp(app, { where, uri, tool, args, tools: () => tools().filter((one) => isFor(one, "app")) }))
+      beside = import("../apps.js").then(({ makeApp }) => makeApp(app, { where, uri, tool, args, tools }))
         .catch(() => ({ element: h("p", { role: "alert" }, "The app cannot be loaded."), over() {}, end() {} }));
       beside.then((one) => run.element.append(one.element));
       run.leave = () => beside.then((one) => one.end());
