@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.store.database import Database
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
@@ -341,3 +344,21 @@ def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
     url = postgres_server.create_database()
     yield url
     postgres_server.release(url)
+
+
+@pytest.fixture
+def migrated_postgres_url(postgres_server: postgres.Server) -> Iterator[Callable[[str, Any], str]]:
+    """`migrated_postgres_url(history, migrations)` is one that has these tables, and nothing in them."""
+    with ExitStack() as stack:
+
+        def take(history: str, migrations: Any) -> str:
+            async def migrate(url: str) -> None:
+                async with Database(url) as database:
+                    await database.migrate(history, migrations)
+
+            # In a thread, for it may be that a loop runs in this one.
+            with ThreadPoolExecutor(1) as thread:
+                made = postgres_server.migrated(history, lambda url: thread.submit(asyncio.run, migrate(url)).result())
+                return stack.enter_context(made)
+
+        yield take
