@@ -198,7 +198,19 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
-        answer = self._judge(request)
+        return self._refused(request, self._judge(request))
+
+    def refuse_again(self, request: Request) -> Answer | None:
+        """The same for one whose head was let in before."""
+        answer = self.refuse_now(request)
+        return None if answer is None else self._refused(request, answer)
+
+    def may_be_known(self, request: Request) -> bool:
+        """Whether one with the same head need not be judged again. Pages judge by more than what a head says, and what
+        other processes send on was not judged here at all."""
+        return (request.method, request.path) in self._routes and SENT_ON not in request.headers
+
+    def _refused(self, request: Request, answer: Answer | None) -> Answer | None:
         if answer is not None and OBSERVERS and request.method != "OPTIONS":
             turn_away(request.peer, f"{request.method} {request.path}", answer.status, len(answer.body))
         return answer
@@ -215,9 +227,7 @@ class Exchange:
         if b"origin" in request.headers:
             request.cors = _cors(request.headers)
         answer = self._refuse(request)
-        if answer is not None and request.cors:
-            answer.headers = (*answer.headers, *request.cors)
-        return answer
+        return None if answer is None else with_cors(answer, request)
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
