@@ -225,7 +225,7 @@ class Exchange:
         if reason is not None:
             return refusals.error(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
-            request.cors = _cors(request.headers)
+            request.cors = cors_of(request.headers)
         answer = self._refuse(request)
         return None if answer is None else with_cors(answer, request)
 
@@ -486,7 +486,7 @@ class Exchange:
             endpoint.close()
 
 
-def _cors(headers: Headers) -> Pairs:
+def cors_of(headers: Headers) -> Pairs:
     """For a page whose origin was let in."""
     origin = headers.get(b"origin")
     if origin is None:
