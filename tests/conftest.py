@@ -10,9 +10,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
 
@@ -20,6 +23,7 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.store.database import Database
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
@@ -37,6 +41,11 @@ MODERN = "2026-07-28"
 
 # A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine is no fault of an example's.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 # Files that take long come first, so that at the end one process does not wait for the other.
@@ -341,3 +350,21 @@ def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
     url = postgres_server.create_database()
     yield url
     postgres_server.release(url)
+
+
+@pytest.fixture
+def migrated_postgres_url(postgres_server: postgres.Server) -> Iterator[Callable[[str, Any], str]]:
+    """`migrated_postgres_url(history, migrations)` is one that has these tables, and nothing in them."""
+    with ExitStack() as stack:
+
+        def take(history: str, migrations: Any) -> str:
+            async def migrate(url: str) -> None:
+                async with Database(url) as database:
+                    await database.migrate(history, migrations)
+
+            # In a thread, for it may be that a loop runs in this one.
+            with ThreadPoolExecutor(1) as thread:
+                made = postgres_server.migrated(history, lambda url: thread.submit(asyncio.run, migrate(url)).result())
+                return stack.enter_context(made)
+
+        yield take

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -26,6 +26,29 @@ BINARIES = Path("/usr/lib/postgresql")
 VERSION = "15"
 SECONDS = 120.0
 SUPERUSER = "portico"
+
+CLEAR = """
+set lock_timeout = '5s'; set session_replication_role = replica;
+do $$ declare one record; begin
+    for one in select tablename from pg_tables where schemaname = 'public' and tablename <> 'portico_migration' loop
+        execute format('delete from public.%I', one.tablename);
+    end loop;
+    perform setval(format('public.%I', sequencename)::regclass, start_value, false) from pg_sequences
+        where schemaname = 'public';
+end $$;
+"""
+LOOK = """
+select md5(string_agg(part, ' ' order by part)) from (
+    select concat_ws(' ', relname, relkind, attnum, attname, atttypid, atttypmod, attnotnull) as part from pg_class
+        left join pg_attribute on attrelid = pg_class.oid and attnum > 0 where relnamespace = 'public'::regnamespace
+    union all select concat_ws(' ', conname, pg_get_constraintdef(oid)) from pg_constraint
+        where connamespace = 'public'::regnamespace
+    union all select concat_ws(' ', indexname, indexdef) from pg_indexes where schemaname = 'public'
+    union all select concat_ws(' ', tgname, tgrelid::regclass, tgenabled) from pg_trigger where not tgisinternal
+    union all select concat_ws(' ', proname, prosrc) from pg_proc where pronamespace = 'public'::regnamespace
+    union all select concat_ws(' ', history, number, checksum) from public.portico_migration
+) as parts;
+"""
 
 
 class Server:
@@ -39,6 +62,9 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self._emptied: list[str] = []
+        # By what was migrated: what such a database looks like when there is nothing in it, and some.
+        self._shapes: dict[str, str] = {}
+        self._spare: dict[str, list[str]] = {}
 
     def url(self, database: str) -> str:
         return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.folder), safe='')}"
@@ -54,9 +80,28 @@ class Server:
 
     def release(self, url: str) -> None:
         """Empty it, for the next who asks: a database is a thousand files, and they take long to make and to remove."""
-        name = url.partition("@/")[2].partition("?")[0]
-        self.sql("set lock_timeout = '5s'; drop schema public cascade; create schema public", name)
+        self.sql("set lock_timeout = '5s'; drop schema public cascade; create schema public", _name(url))
         self._emptied.append(url)
+
+    @contextmanager
+    def migrated(self, history: str, migrate: Callable[[str], None]) -> Iterator[str]:
+        """The URL of one with tables and nothing in them. To make these takes longer than most tests do, so one that
+        looks afterwards as it did is used again."""
+        spare = self._spare.setdefault(history, [])
+        if not spare:
+            spare.append(self.create_database())
+            migrate(spare[-1])
+            self._shapes.setdefault(history, self._cleared(spare[-1]))
+        url = spare.pop()
+        yield url
+        if self._cleared(url) == self._shapes[history]:
+            spare.append(url)
+        else:
+            self.release(url)
+
+    def _cleared(self, url: str) -> str:
+        """What it looks like when its rows are gone, but for those that say what was migrated."""
+        return self.sql(CLEAR + LOOK, _name(url))
 
     def sql(self, text: str, database: str = "postgres") -> str:
         command = [*self._command("psql"), "-h", self.folder, "-U", SUPERUSER, "-d", database, "-XAtqc", text]
@@ -127,6 +172,10 @@ class Server:
         if done.returncode != 0:
             raise RuntimeError(f"{command[0]} ended with {done.returncode}: {said}")
         return said
+
+
+def _name(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]
 
 
 @contextmanager

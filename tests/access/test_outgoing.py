@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -37,6 +38,11 @@ class _Answering(BaseHTTPRequestHandler):
     server: TokenService
 
     def do_GET(self) -> None:
+        if self.path == "/api/shown":
+            # The API that is described by a document, and says what it was shown.
+            shown = self.headers["Authorization"]
+            self._say(200 if shown else 401, {"shown": shown})
+            return
         if "oauth-authorization-server" not in self.path:
             self._say(404, {})
             return
@@ -141,6 +147,40 @@ async def test_each_callers_token_is_exchanged_and_none_is_used_for_another(serv
         # Once for each, however often they ask.
         assert sorted(form["subject_token"] for form in exchanged) == ["anna", "anna/write", "ben"]
         assert {form["resource"] for form in exchanged} == {upstream}
+
+
+API = {
+    "openapi": "3.1.0",
+    "info": {"title": "crm", "version": "1"},
+    "paths": {"/shown": {"get": {"operationId": "shown", "responses": {}}}},
+}
+
+
+@pytest.mark.parametrize("kind", ["client", "exchange", "same-audience"])
+async def test_an_api_of_a_document_is_shown_the_same_credentials(
+    service: TokenService, kind: str, tmp_path: Path
+) -> None:
+    api = f"{service.issuer}/api"
+    (tmp_path / "crm.json").write_text(json.dumps(API))
+    ourselves = ', client_id = "us", client_secret = "s"'
+    more = {"client": ourselves, "exchange": f', issuer = "{service.issuer}"{ourselves}', "same-audience": ""}[kind]
+    (tmp_path / "gateway.toml").write_text(
+        f'[upstream.crm]\nopenapi = "crm.json"\nurl = "{api}"\nauth = {{ kind = "{kind}"{more} }}\n'
+    )
+    gateway = Gateway.load(tmp_path / "gateway.toml")
+    gateway.auth = ResourceServer(know)
+    audience = f"@{api}" if kind == "same-audience" else ""
+    expected = {"client": "for:ourselves", "exchange": "for:{}", "same-audience": "{}" + audience}[kind]
+    async with served(gateway) as url:
+        for name in ("anna", "ben", "anna"):
+            async with Client(url, auth=name + audience) as client:
+                assert [tool.name for tool in await client.list_tools()] == ["crm_shown"]
+                said = (await client.call_tool("crm_shown")).structured
+                assert said == {"shown": "Bearer " + expected.format(name)}
+        if kind == "same-audience":
+            async with Client(url, auth="ben@https://elsewhere.example") as client:
+                with pytest.raises(ToolError, match="audience does not name it"):
+                    await client.call_tool("crm_shown")
 
 
 async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(service: TokenService) -> None:

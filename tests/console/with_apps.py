@@ -157,7 +157,10 @@ def weather() -> str:
     return "Sunny."
 
 
-RESTLESS = "<!doctype html><p>Restless<script>setTimeout(() => { for (;;); }, 100)</script>"
+RESTLESS = """<!doctype html><script>
+  parent.postMessage({ jsonrpc: "2.0", method: "notifications/message", params: { level: "info", data: "no rest" } }, "*");
+  setTimeout(() => { for (;;); }, 100);
+</script>"""
 
 
 @server.tool(ui=AppPage(RESTLESS, uri="ui://apps/restless"))

@@ -258,6 +258,25 @@ async def test_what_is_added_later_is_found() -> None:
         assert "merge_branches()" in await found(client, "merge branches")
 
 
+async def test_the_order_of_tools_is_that_of_the_server_whoever_asked_first() -> None:
+    server = Server("decks")
+
+    @server.tool
+    async def add_slide() -> None:
+        """Put a slide at the end."""
+
+    @server.tool
+    async def recolor_slide() -> None:
+        """Give a slide, or each slide, a colour."""
+
+    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.recolor_*"}]}))
+    face = SearchFace(server)
+    async with Client(face, principal=GUEST) as client:
+        assert "recolor_slide(" in await found(client, "slide", limit=1)
+    async with Client(face, principal=OPS) as client:
+        assert "add_slide(" in await found(client, "slide", limit=1)
+
+
 async def test_the_face_keeps_what_the_server_has_besides() -> None:
     async with Client(SearchFace(forge())) as client:
         assert client.instructions is not None

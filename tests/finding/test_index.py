@@ -91,5 +91,13 @@ def test_what_a_server_lists_first_is_what_it_is_mostly_used_for() -> None:
     add = ToolWords("add_slide", "", "Put a slide at the end.", server="decks")
     recolor = ToolWords("recolor_slide", "", "Give a slide, or each slide, a colour.", server="decks")
     alone = [ToolWords(one.name, one.title, one.description) for one in (add, recolor)]
-    for tools, name in (([add, recolor], "add_slide"), ([recolor, add], "recolor_slide"), (alone, "recolor_slide")):
+    # It has changed, so it was seen last.
+    again = ToolWords("add_slide", "", "Put a slide at the end!", server="decks", place=0)
+    late = ToolWords(recolor.name, "", recolor.description, server="decks", place=1)
+    for tools, name in (
+        ([add, recolor], "add_slide"),
+        ([recolor, add], "recolor_slide"),
+        ([late, again], "add_slide"),
+        (alone, "recolor_slide"),
+    ):
         assert tools[ToolIndex(tools).search("slide", 1)[0][0]].name == name

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,20 @@ async def test_workers_of_a_server_without_a_store_are_found(serve: Any, tmp_pat
     await fleet.end()
     assert await told(**env) == []
     assert "no workers" in (await asyncio.to_thread(status, "--output", "text", **env)).stderr
+
+
+async def test_what_a_killed_server_left_is_not_shown_once_its_leases_have_ended(serve: Any, tmp_path: Path) -> None:
+    env = {"TMPDIR": str(tmp_path), "PORTICO_DATA": str(tmp_path / "data")}
+    fleet = await serve("--workers", "1", env=env)
+    # All at once, so that none can clear up after another.
+    fleet.process.send_signal(signal.SIGSTOP)
+    for worker in fleet.workers():
+        os.kill(worker, signal.SIGKILL)
+    await fleet.end(signal.SIGKILL)
+    (left,) = glob.glob(f"{tmp_path}/portico-*/fleet.db")
+    with closing(sqlite3.connect(left)) as database, database:
+        assert database.execute("update portico_worker set lease_until = 1").rowcount == 1
+    assert await told(**env) == []
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "access"))
 
 try:
+    import fastmcp
     import httpx2
     import mcp
     from mcp.client.auth import OAuthClientProvider
@@ -25,12 +26,13 @@ try:
 except ImportError as missing:
     pytest.skip(f"The peers are not installed ({missing})", allow_module_level=True)
 
-from access_desk import REDIRECT_URI, login_provider, standing_face
+from access_desk import REDIRECT_URI, free_port, login_provider, oauth_for, served, standing_face, visitor
 
 import oidc
 from logins import Kept
 from node import NotInstalled
-from portico import Context, Server
+from portico import Client, Context, OIDCProxy, Server, get_access_token
+from portico.auth import AuthorizationFailed
 
 PATIENCE = 60.0
 
@@ -124,3 +126,42 @@ async def test_the_official_client_logs_in_steps_up_renews_and_is_revoked(login:
         async with talking(face.resource, kept, person) as client:
             assert (await said_by(client, "whoami")).startswith("anna")
         assert person.visits == visits + 1 and kept.tokens.access_token != first
+
+
+# A server that says with FastMCP's words how people log in
+
+
+def familiar(login: str, home: str) -> Server:
+    proxy = OIDCProxy(
+        config_url=f"{login}/.well-known/openid-configuration",
+        client_id="portico",
+        client_secret="known to both",
+        base_url=home,
+        allow=["*@example.com"],
+    )
+    server = Server("familiar", auth=proxy, store="sqlite://")
+
+    @server.tool
+    async def whoami() -> str:
+        token = get_access_token()
+        return "nobody" if token is None else str(token.subject)
+
+    return server
+
+
+async def test_a_login_in_fastmcp_s_words_lets_clients_of_all_kinds_in(login: str) -> None:
+    home = f"http://127.0.0.1:{free_port()}"
+    async with served(familiar(login, home), urlsplit(home).port or 0):
+        url = f"{home}/mcp"
+        person = Person()
+        async with talking(url, Kept(), person) as client:
+            assert await said_by(client, "whoami") == "anna"
+        said = OAuthClientMetadata(client_name="FastMCP's", redirect_uris=[REDIRECT_URI])
+        provider = OAuthClientProvider(url, said, Kept(), person.open, person.come_back)
+        async with asyncio.timeout(PATIENCE), fastmcp.Client(url, auth=provider) as theirs:
+            assert (await theirs.call_tool("whoami", {})).data == "anna"
+        async with Client(url, auth=oauth_for(url), browser=visitor()) as ours:
+            assert (await ours.call_tool("whoami", {})).data == "anna"
+        with pytest.raises(AuthorizationFailed):
+            async with Client(url, auth="made-up"):
+                pass

@@ -22,6 +22,7 @@ from portico import (
     Client,
     Context,
     CurrentContext,
+    CurrentHeaders,
     Depends,
     DirectoryResource,
     Elicit,
@@ -593,12 +594,17 @@ async def test_a_context_that_is_a_dependency_too_is_one() -> None:
         return f"{name} {ctx.client_id}"
 
     @server.tool
+    async def headers(seen: dict[str, str] = CurrentHeaders()) -> int:
+        return len(seen)
+
+    @server.tool
     async def account(owner: str, made: str = Depends(_account, user=CallArgument("owner"), plan="pro")) -> str:
         return made
 
     async with Client(server) as client:
         assert (await client.call_tool("look", {"name": "x"})).data == "x None"
         assert (await client.call_tool("account", {"owner": "ann"})).data == "ann pro"
+        assert (await client.call_tool("headers", {})).data == 0
 
 
 def _account(user: str, plan: str) -> str:

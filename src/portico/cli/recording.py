@@ -27,10 +27,12 @@ def run_record(words: list[str]) -> None:
     arguments = parse("record", words)
     set_log_level("warning")
     arguments.oauth = False
+    # Before the file: what is in it is not lost for a target that is none.
+    target = _target(arguments)
     tape = load_module("portico.recording.tape").TapeWriter(arguments.out)
     try:
         if arguments.port is None and arguments.host is None:
-            _record_stdio(arguments, tape)
+            _record_stdio(arguments, target, tape)
         else:
             _record_http(arguments, tape)
     finally:
@@ -38,8 +40,8 @@ def run_record(words: list[str]) -> None:
     _tell(f"{tape.count} message{'' if tape.count == 1 else 's'} in {arguments.out}")
 
 
-def _record_stdio(arguments: argparse.Namespace, tape: Any) -> None:
-    proxy = load_module("portico.recording.proxy").Proxy(_target(arguments), tape)
+def _record_stdio(arguments: argparse.Namespace, target: Target, tape: Any) -> None:
+    proxy = load_module("portico.recording.proxy").Proxy(target, tape)
     stdin, stdout = stdio.claim()
     if sys.stderr.isatty():
         _tell(f"recording to {arguments.out}, until the client goes away")

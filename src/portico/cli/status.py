@@ -62,6 +62,10 @@ class StoreStatus(Struct, frozen=True):
     def is_empty(self) -> bool:
         return not (self.workers or self.sessions or self.leases)
 
+    @property
+    def is_served(self) -> bool:
+        return any(worker.lease_until > time.time() for worker in self.workers)
+
 
 def run(words: list[str]) -> int:
     return asyncio.run(_run(parser_for("status").parse_args(words)))
@@ -70,6 +74,9 @@ def run(words: list[str]) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     most = arguments.limit if arguments.sessions else 0
     found = [await _read(url, most) for url in _stores(arguments)]
+    if not (_named(arguments) or arguments.data):
+        # What was killed has left its own behind.
+        found += [one for url in overview.own_stores() if (one := await _read(url, most)).is_served]
     printer = Printer(arguments.output)
     if printer.form == "json":
         for one in found:
@@ -81,16 +88,19 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _stores(arguments: argparse.Namespace) -> list[str]:
-    """The store that is named; otherwise those of the data directory, and those of servers that have none."""
-    named = arguments.store or os.environ.get("PORTICO_STORE")
+    """The store that is named; otherwise those of the data directory."""
+    named = _named(arguments)
     if named:
         named = os.path.expanduser(named)
         engine, address = parse(named)
         if engine == "sqlite" and not Path(address).exists():
             raise UsageError(f"there is no store at {address}")
         return [named]
-    kept = [str(path) for path in sorted(data_directory(arguments.data).glob("*.db"))]
-    return kept if arguments.data else [*kept, *overview.own_stores()]
+    return [str(path) for path in sorted(data_directory(arguments.data).glob("*.db"))]
+
+
+def _named(arguments: argparse.Namespace) -> str | None:
+    return arguments.store or os.environ.get("PORTICO_STORE")
 
 
 async def _read(url: str, most_sessions: int) -> StoreStatus:

@@ -47,6 +47,8 @@ class SeenTool:
     def __init__(self, entry: Raw, owner: str, definition: Definition) -> None:
         self.entry, self.owner, self.definition = entry, owner, definition
         self.name = definition.name
+        # Where it stands in the longest list that it was seen in.
+        self.place = 0
 
     @cached_property
     def signature(self) -> str:
@@ -67,6 +69,7 @@ class SeenTool:
             parameters=" ".join(part.name for part in parts),
             explanations=" ".join(str(part.schema.get("description", "")) for part in parts),
             server=self.owner,
+            place=self.place,
         )
 
 
@@ -89,8 +92,9 @@ class ToolView:
         places = [at for page in pages for at in page.places or ()]
         self.tools = [tools[at] for at in places]
         self.visible = bytearray(len(tools))
-        for at in places:
+        for number, at in enumerate(places):
             self.visible[at] = 1
+            tools[at].place = max(number, tools[at].place)
 
     @cached_property
     def by_name(self) -> Mapping[str, SeenTool]:

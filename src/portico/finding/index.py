@@ -43,8 +43,9 @@ class ToolWords(Struct, frozen=True):
     # The names of its parameters, and what is said of them.
     parameters: str = ""
     explanations: str = ""
-    # What its server is called.
+    # What its server is called, and where that lists it; those of one place are in order.
     server: str = ""
+    place: int = 0
 
 
 class _FieldWeight(Struct, frozen=True):
@@ -219,12 +220,14 @@ def _own_name(tool: ToolWords) -> frozenset[str]:
 def _earliness(tools: Sequence[ToolWords]) -> list[float]:
     """1 for the first tool of a server to 0 for its last: what its author lists first is what it is mostly used for.
     Tools of no server stand in no such order."""
-    counts = Counter(tool.server for tool in tools)
-    before: Counter[str] = Counter()
-    found = []
-    for tool in tools:
-        found.append(1 - before[tool.server] / max(1, counts[tool.server] - 1) if tool.server else 0.0)
-        before[tool.server] += 1
+    found = [0.0] * len(tools)
+    servers: dict[str, list[int]] = {}
+    for at, tool in enumerate(tools):
+        servers.setdefault(tool.server, []).append(at)
+    servers.pop("", None)
+    for places in servers.values():
+        for number, at in enumerate(sorted(places, key=lambda at: tools[at].place)):
+            found[at] = 1 - number / max(1, len(places) - 1)
     return found
 
 

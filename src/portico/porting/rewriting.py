@@ -408,7 +408,7 @@ def _content(call: cst.Call, name: str) -> cst.Call:
     kept = []
     for arg in call.args:
         keyword = "" if arg.keyword is None else arg.keyword.value
-        if keyword != "type":
+        if keyword not in ("type", "result_type", "resultType"):
             named = _snake(keyword)
             kept.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
     made = _with_args(call, kept)

@@ -60,7 +60,7 @@ _OF_TYPES: dict[str, Counterpart] = {
         "TextContent ImageContent AudioContent EmbeddedResource ResourceLink Annotations CallToolResult PromptMessage"
         " GetPromptResult SamplingMessage Root CreateMessageResult ElicitResult Completion Implementation"
         " ReadResourceResult InputRequiredResult PromptReference PromptArgument ListToolsResult ListPromptsResult"
-        " ListResourcesResult ListResourceTemplatesResult ListRootsResult ClientCapabilities ServerCapabilities"
+        " ListResourcesResult ListResourceTemplatesResult ListRootsResult"
         " ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR",
     ),
     **_same(_SERVER, "Icon ToolAnnotations"),

@@ -9,6 +9,7 @@ The functions take `(ctx, params)`; those that are registered with the decorator
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.rpc.call import Call
-from portico.schema import complaints
+from portico.schema import SchemaError, complaints
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.resources import to_contents
 from portico.server.calling.results import to_result
@@ -37,6 +38,8 @@ from portico.wire.resources import (
     ResourceTemplate,
 )
 from portico.wire.tools import CallToolResult, ListToolsResult, Tool
+
+log = logging.getLogger("portico.server")
 
 Answers = Callable[..., Awaitable[Any]]
 
@@ -201,7 +204,7 @@ class LowLevelServer(Server):
             return
         listed = await lists(msgspec.structs.replace(call, method="tools/list", params=msgspec.Raw(b"{}"), read=None))
         for tool in listed.tools:
-            wrong = complaints(tool.input_schema, arguments) if tool.name == name else ()
+            wrong = _complaints(tool.input_schema, arguments) if tool.name == name else ()
             if wrong:
                 raise ToolError("Invalid arguments: " + "; ".join(f"{one.path}: {one.message}" for one in wrong))
 
@@ -263,6 +266,14 @@ class LowLevelServer(Server):
         if not isinstance(read, str):
             raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
         return super().run(cast("Any", read), **options)
+
+
+def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
+    try:
+        return complaints(schema, value)
+    except SchemaError as missing:
+        log.warning("arguments are not held against the schema of their tool: %s", missing)
+        return []
 
 
 def _is_many(value: Any) -> bool:

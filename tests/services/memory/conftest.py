@@ -22,14 +22,29 @@ from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
 from portico.services import repository  # noqa: E402
 from portico.services.memory.service.service import Memory  # noqa: E402
-from portico.services.memory.store.memories import Memories  # noqa: E402
+from portico.services.memory.store.memories import HISTORY, MIGRATIONS, Memories  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that is empty."""
-    if request.param == "sqlite":
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """A store with nothing in it."""
+    if engine == "sqlite":
+        return f"sqlite://{tmp_path}/memory.db"
+    found: str = request.getfixturevalue("migrated_postgres_url")(HISTORY, MIGRATIONS)
+    return found
+
+
+@pytest.fixture
+def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """A store without tables."""
+    if engine == "sqlite":
         return f"sqlite://{tmp_path}/memory.db"
     found: str = request.getfixturevalue("postgres_url")
     return found

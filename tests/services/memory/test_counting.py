@@ -111,14 +111,14 @@ async def test_a_write_that_fails_counts_nothing(memories: Memories) -> None:
     await agree(memories)
 
 
-async def test_an_older_store_is_counted_once(url: str, tmp_path: Path) -> None:
+async def test_an_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> None:
     """With what it has, before anything else is done with it."""
     before = tmp_path / "before"
     before.mkdir()
     for path in sorted(MIGRATIONS.glob("*.sql")):
         if path.name < "0007":
             shutil.copy(path, before)
-    async with Database(url) as database:
+    async with Database(bare_url) as database:
         await database.migrate(HISTORY, before)
         await database.write(_as_it_was)
         memories = Memories(database, project="here/project")

@@ -49,6 +49,29 @@ async def test_a_seat_says_scope_thread_and_place() -> None:
     assert positions.seat(positions.MOST_SCOPES - 1, positions.MOST_THREADS - 1, positions.PLACES - 1) < 2**63
 
 
+async def places(memories: Memories) -> dict[str, tuple[int, int]]:
+    """The thread and the place of each memory, by what it says."""
+    sql = "select memory.content, memory_seat.seat from memory_seat join memory on memory.id = memory_seat.memory"
+    rows = await memories.read(lambda tx: tx.all(tuple[str, int], sql))
+    return {said: (positions.number_of_thread(seat), positions.place_of(seat)) for said, seat in rows}
+
+
+async def test_a_thread_goes_on_where_it_ended_and_what_has_none_sits_alone(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "MOST_IN_THREAD", 3)
+    await keep(memories, "one", thread="t")
+    await keep(memories, "alone")
+    drafts = [Draft(content=said, namespace="decisions", thread="t") for said in ("two", "three", "four")]
+    await memories.capture_all([*drafts, Draft(content="other", namespace="decisions", thread="u")])
+    await keep(memories, "five", thread="t")
+    found = await places(memories)
+    assert [found[said][1] for said in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
+    assert found["one"][0] == found["three"][0] != found["four"][0] == found["five"][0]
+    assert found["alone"][1] == positions.ALONE
+    await fits(memories)
+
+
 async def test_when_all_is_gone_nothing_is_left(memories: Memories) -> None:
     first = await keep(memories, "Ann likes kumquats", author="Ann Lee", thread="t1")
     await keep(memories, "So do I", author="Bob", thread="t1")

@@ -17,7 +17,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and workb
 from workbench import Clock  # noqa: E402
 
 from portico import Client, Server  # noqa: E402
-from portico.services.tasks.items import WorkItems  # noqa: E402
+from portico.services.tasks.items import HISTORY, MIGRATIONS, WorkItems  # noqa: E402
 from portico.services.tasks.service import Tasks  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
@@ -25,9 +25,24 @@ PATIENCE = 60.0
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that is empty."""
-    if request.param == "sqlite":
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """A store with nothing in it."""
+    if engine == "sqlite":
+        return f"sqlite://{tmp_path}/tasks.db"
+    found: str = request.getfixturevalue("migrated_postgres_url")(HISTORY, MIGRATIONS)
+    return found
+
+
+@pytest.fixture
+def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """A store without tables."""
+    if engine == "sqlite":
         return f"sqlite://{tmp_path}/tasks.db"
     found: str = request.getfixturevalue("postgres_url")
     return found

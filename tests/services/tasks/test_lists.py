@@ -113,7 +113,7 @@ async def test_very_many_projects_are_not_looked_through_at_once(
         await make(items.of(ALL))
 
 
-async def test_tasks_of_before_are_kept_and_stand_in_every_list(url: str, tmp_path: Path) -> None:
+async def test_tasks_of_before_are_kept_and_stand_in_every_list(bare_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     for path in sorted(MIGRATIONS.glob("000[12]*")):
@@ -130,7 +130,7 @@ async def test_tasks_of_before_are_kept_and_stand_in_every_list(url: str, tmp_pa
             {},
         )
 
-    async with Database(url) as database:
+    async with Database(bare_url) as database:
         await database.migrate("work_items", folder)
         await database.write(fill)
         items = WorkItems(database, project="app")

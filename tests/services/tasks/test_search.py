@@ -139,13 +139,13 @@ async def unindexed(items: WorkItems) -> int:
     return await items.read(lambda tx: tx.one(int, "select count(*) from work_item_unindexed"))
 
 
-async def test_an_older_store_is_indexed_and_finds_the_same_meanwhile(url: str, tmp_path: Path) -> None:
+async def test_an_older_store_is_indexed_and_finds_the_same_meanwhile(bare_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     for path in sorted(MIGRATIONS.glob("000[12]*")):
         (folder / path.name).write_text(path.read_text())
     count = 2 * index.BATCH + 7
-    async with Database(url) as database:
+    async with Database(bare_url) as database:
         await database.migrate("work_items", folder)
         await database.write(lambda tx: older(tx, count))
         items = WorkItems(database)

@@ -68,11 +68,11 @@ async def test_urgency_ends_with_its_reason(items: WorkItems, end: str) -> None:
         await check(items)
 
 
-async def test_what_is_stored_is_kept_and_told_apart_by_urgency(url: str, tmp_path: Path) -> None:
+async def test_what_is_stored_is_kept_and_told_apart_by_urgency(bare_url: str, tmp_path: Path) -> None:
     """A store of before: the first migration alone, and tasks in it."""
     first = MIGRATIONS / "0001_work_items.sql"
     rows = [("task_a", None, 5), ("task_b", None, 1), ("task_c", "task_b", 4), ("task_d", None, 2)]
-    async with Database(url) as database:
+    async with Database(bare_url) as database:
         older = _folder(tmp_path, first.read_text())
         await database.migrate("work_items", older)
 

@@ -28,6 +28,8 @@ Function = Callable[..., Any]
 
 _CONTEXT = "portico_context"
 _DEEPEST = 50
+# Parameters that take whatever is left, for which there is nothing.
+_OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class _Dependency(Struct, frozen=True):
@@ -212,7 +214,7 @@ class _Making:
         plan = self._plans[fn]
         values: dict[str, Any] = {}
         for parameter in plan.outward.parameters.values():
-            if parameter.name in (plan.context, _CONTEXT):
+            if parameter.name in (plan.context, _CONTEXT) or parameter.kind in _OPEN:
                 continue
             if parameter.name in self._arguments:
                 values[parameter.name] = self._arguments[parameter.name]

@@ -30,7 +30,7 @@ MOST_POSTINGS = 5_000
 # …and for what is like a memory.
 FEW_TERMS, FEW_POSTINGS = 8, 64
 # From this many memories on, words are counted before they are read.
-MANY_MEMORIES = 20_000
+MANY_MEMORIES = 5_000
 BEST = 160
 # What counts for the estimate of a memory besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
