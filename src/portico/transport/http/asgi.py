@@ -142,7 +142,9 @@ class Application:
         else:
             request = replace(known)
             self._locate(scope, request)
-            refusal = self.exchange.refuse_again(request)
+            refusal = self.exchange.refuse_now(request)
+            if refusal is not None:
+                self.exchange.turned_away(request, refusal)
         return request, refusal
 
     def _locate(self, scope: Message, request: Request) -> None:

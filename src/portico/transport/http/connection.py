@@ -331,7 +331,8 @@ class Connection(asyncio.Protocol):
         peer = self._client(known[0].headers) if self.proxied else self.peer
         request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
         self.listener.held += length
-        self._enqueue(Turn(self, self.exchange.refuse_again(request) or request, length))
+        refused = self.exchange.refuse_now(request)
+        self._enqueue(Turn(self, request if refused is None else self.exchange.turned_away(request, refused), length))
         return True
 
     def _serve_plain(self, head: bytes, body: bytes) -> bool:

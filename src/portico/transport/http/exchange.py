@@ -198,22 +198,19 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
-        return self._refused(request, self._judge(request))
+        answer = self._judge(request)
+        return None if answer is None else self.turned_away(request, answer)
 
-    def refuse_again(self, request: Request) -> Answer | None:
-        """The same for one whose head was let in before."""
-        answer = self.refuse_now(request)
-        return None if answer is None else self._refused(request, answer)
-
-    def may_be_known(self, request: Request) -> bool:
-        """Whether one with the same head need not be judged again. Pages judge by more than what a head says, and what
-        other processes send on was not judged here at all."""
-        return (request.method, request.path) in self._routes and SENT_ON not in request.headers
-
-    def _refused(self, request: Request, answer: Answer | None) -> Answer | None:
-        if answer is not None and OBSERVERS and request.method != "OPTIONS":
+    def turned_away(self, request: Request, answer: Answer) -> Answer:
+        """The answer, of which those who watch have heard."""
+        if OBSERVERS and request.method != "OPTIONS":
             turn_away(request.peer, f"{request.method} {request.path}", answer.status, len(answer.body))
         return answer
+
+    def may_be_known(self, request: Request) -> bool:
+        """Whether of one with the same head only `refuse_now` is asked. Pages judge by more than what a head says, and
+        what other processes send on was not judged here at all."""
+        return (request.method, request.path) in self._routes and SENT_ON not in request.headers
 
     def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
