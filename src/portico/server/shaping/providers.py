@@ -43,6 +43,16 @@ class LocalProvider(Service):
             server.add(component)
 
 
+class Provider:
+    """FastMCP's word for a source of components of one's own, which is a Service here."""
+
+    def __init_subclass__(cls) -> None:
+        raise UsageError(
+            f"{cls.__name__} would not be asked: where components come from elsewhere, a portico.Service offers them, "
+            "or server.add and server.remove at any time; listeners are told"
+        )
+
+
 class FileSystemProvider:
     """A folder of Python files whose functions carry `@tool`, `@resource` or `@prompt` of `portico`.
 
@@ -151,7 +161,7 @@ def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any
 
 def _offer(server: Any, components: list[Component]) -> None:
     try:
-        server.registry.add_all(components)
+        server._add_components(components)
     except Error as mistake:
         log.error("a file of tools was left out: %s", mistake)
 
