@@ -10,6 +10,7 @@ from portico.auth.familiar import AccessToken, access_token_of
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.calling.checks import TAGS
+from portico.server.guard import Passage, passed
 from portico.server.middleware import CallNext, Hooks, MiddlewareContext
 from portico.wire.errors import InsufficientScope, ToolError
 
@@ -58,7 +59,9 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
     restricted = require_scopes(*scopes)
 
     def check(context: AuthContext) -> bool | Awaitable[bool]:
-        definition = getattr(context.component, "definition", None)
+        if context.component is None:
+            return restricted(context)  # it is another server's, and may have the tag
+        definition = context.component.definition
         tags = (getattr(definition, "meta", None) or {}).get(TAGS, ())
         return restricted(context) if tag in tags else True
 
@@ -67,6 +70,9 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
 
 async def allow(auth: Any, call: Call, component: Any) -> None:
     """Ask a check, or each of several. Raises ToolError, or what a check raises."""
+    if (noted := passed.get()) is not None:
+        # It is about every call, as rules are, so that what comes of one is not kept for the next.
+        noted.append(Passage(call))
     for check in auth if isinstance(auth, list | tuple) else (auth,):
         said = check(AuthContext(call, component))
         if isawaitable(said):
@@ -86,4 +92,4 @@ class AuthMiddleware(Hooks):
         await allow(self._auth, context.call, context.component)
         return await call_next(context)
 
-    on_call_tool = on_read_resource = on_get_prompt = _check
+    on_call_tool = on_read_resource = on_get_prompt = on_complete = _check
