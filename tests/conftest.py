@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
 
@@ -40,6 +41,11 @@ MODERN = "2026-07-28"
 
 # A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine is no fault of an example's.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 # Files that take long come first, so that at the end one process does not wait for the other.

@@ -19,7 +19,7 @@ from portico import Client, Context, Gateway, Server, UsageError
 from portico.auth import ResourceServer
 from portico.auth.principal import Principal
 from portico.gateway import routes, straight
-from portico.wire.errors import ToolError
+from portico.wire.errors import ToolError, Unknown
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
@@ -147,6 +147,14 @@ async def test_each_callers_token_is_exchanged_and_none_is_used_for_another(serv
         # Once for each, however often they ask.
         assert sorted(form["subject_token"] for form in exchanged) == ["anna", "anna/write", "ben"]
         assert {form["resource"] for form in exchanged} == {upstream}
+
+
+async def test_the_first_request_of_all_may_be_a_call(service: TokenService) -> None:
+    auth = {"kind": "exchange", "issuer": service.issuer, "client_id": "us", "client_secret": "secret"}
+    async with between(service, **auth) as (url, _), Client(url, auth="anna") as client:
+        assert (await client.call_tool("up_shown")).text == "for:anna"
+        with pytest.raises(Unknown, match="up_showed"):
+            await client.call_tool("up_showed")
 
 
 API = {

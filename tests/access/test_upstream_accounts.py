@@ -24,7 +24,7 @@ from portico.access.vault import rows
 from portico.access.vault import vault as vaults
 from portico.access.vault.rows import CredentialSlot
 from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
-from portico.wire.errors import ToolError
+from portico.wire.errors import InvalidParams, ToolError
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 Stand = Callable[..., Any]
@@ -128,6 +128,15 @@ async def test_each_person_is_asked_to_connect_and_uses_their_own_account(place:
         for answer, name in [(await call, name) for call, name in together]:
             assert answer.text == f"notes of {name}-elsewhere"
         assert len(at.links) == 2
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_the_first_request_of_all_may_be_a_call(place: Any, revision: Any) -> None:
+    async with place() as at, at.client("anna", revision=revision) as anna:
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+        assert len(at.links) == 1
+        with pytest.raises(InvalidParams, match="Unknown tool: notes_min"):
+            await anna.call_tool("notes_min")
 
 
 async def test_who_cannot_be_asked_is_told_where_to_go(place: Any) -> None:

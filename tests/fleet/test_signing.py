@@ -84,6 +84,7 @@ async def test_it_goes_no_further_than_to_the_machine_and_to_the_worker(tmp_path
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange.answer_at = lambda request, writer: answered.set_result(request)
         came = request()
+        came.headers[b"origin"] = b"https://page.example"
         came.headers[SENT_ON] = keys.seal(Forwarding(to=to, hops=hops), came)
         delivery.receive(came, Mock(answer=answered.set_result))
         return await asyncio.wait_for(answered, 10)
@@ -99,6 +100,8 @@ async def test_it_goes_no_further_than_to_the_machine_and_to_the_worker(tmp_path
         assert [(one.to, one.hops) for one in passed if one is not None] == [(THEIRS, 2)]
         # What is for us is answered here, and says how far it has come: it is not sent on again.
         assert [(await arriving(OURS, hops)).hops for hops in (1, 2)] == [1, 2]
+        # The page that has asked may read the answer: its origin was let in where it came from.
+        assert (b"access-control-allow-origin", b"https://page.example") in (await arriving(OURS, 1)).cors
 
 
 async def test_what_was_sent_on_is_not_sent_further(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # A head that was let in before is not judged again by its connection; but who has left is out, and only one
-        # process knows. From where it came was judged by the one that has sent it on.
+        # Who has left since it was let in is out, and only one process knows. From where it came was judged by the one
+        # that has sent it on.
         refused = self.gate.refuse_unknown(request) if request.hops else self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)

@@ -23,7 +23,7 @@ from portico.fleet.signing import Forwarding, Forwardings
 from portico.transport.http import refusals
 from portico.transport.http.connection import Turn
 from portico.transport.http.elsewhere import SENT_ON
-from portico.transport.http.exchange import Exchange
+from portico.transport.http.exchange import Exchange, cors_of
 from portico.transport.http.listener import Listener
 from portico.transport.http.response import Request, ResponseWriter
 
@@ -196,7 +196,7 @@ class Delivery:
             return
         request.principal, request.until, request.peer = envelope.principal, envelope.until, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
-        request.secure = envelope.secure
+        request.secure, request.cors = envelope.secure, cors_of(request.headers)
         self._exchange.answer_at(request, writer)
 
     def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:

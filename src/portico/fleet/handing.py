@@ -74,7 +74,7 @@ class Handed(Struct, array_like=True):
 
     session: str = ""
     request: HandedRequest | None = None
-    # By a worker that leaves: whoever gets it looks for the session.
+    # By a worker that leaves: the one that gets it looks for the session.
     seeks: bool = False
 
 

@@ -211,7 +211,7 @@ async def send(
                 transport, sent = await _connect(made, place)
                 break
             except BlockingIOError:
-                # A Unix socket has a line of those who wait to be let in, and Linux lets nobody wait to get into that.
+                # A Unix socket has a line of those who wait to be let in, and Linux has no waiting to get into that.
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(FULL_SECONDS * random.uniform(0.5, 1.5))

@@ -244,7 +244,7 @@ class Gateway(Server):
 
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""
-        await self._routes.settled()
+        await self._routes.settled(by=call)
         self.advertise()
         return super()._discover(call)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,7 @@ from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
+from portico.wire.inputs import InputRequiredResult
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
@@ -246,13 +247,14 @@ class Routes:
 
     # Lists
 
-    async def settled(self, seconds: float | None = None) -> None:
-        """Wait until all upstreams are listed, or a little: what comes later comes as a change."""
+    async def settled(self, seconds: float | None = None, by: Call | None = None) -> None:
+        """Wait until all upstreams are listed, or a little: what comes later comes as a change. Those that want to know
+        who asks are asked on behalf of a call."""
         waiting = [one for one in self.upstreams.values() if not one.listed.is_set() and not one.breaker.is_open]
         if not waiting:
             return
         for upstream in waiting:
-            upstream.begin_listing()
+            upstream.begin_listing(by)
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
             await asyncio.wait(
@@ -385,7 +387,10 @@ class Routes:
         method = f"{kind}s/list"
         route = self.table.routes(method, call.facet).get(name)
         if route is None:
-            await self.settled()
+            await self.settled(by=call)
+            asked = await self._ask_to_connect(call, kind, name)
+            if asked is not None:
+                return asked
             route = self.table.routes(method, call.facet).get(name)
         if route is None:
             await self._refuse_held(call, kind, name)
@@ -409,20 +414,37 @@ class Routes:
             raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
 
     async def _refuse_absent(self, call: Call, kind: str, name: str) -> None:
-        """Say whose a name is, and when that one is tried again, if its upstream is away and its lists are not known:
-        a client may have it from before. Names say that only where they have a prefix."""
-        for alias, upstream in self.upstreams.items():
+        """Say whose a name is, and when that one is tried again, if its upstream is away."""
+        async for upstream in self._unlisted(call, kind, name):
+            if upstream.breaker.since is not None:
+                raise upstream.breaker.refusal(upstream.alias)
+
+    async def _ask_to_connect(self, call: Call, kind: str, name: str) -> Any:
+        """The question for the account of the caller, without which the upstream of this name lists nothing; None if
+        there is none to be asked."""
+        async for upstream in self._unlisted(call, kind, name):
+            prepared = await upstream.auth.prepare(call) if upstream.auth is not None and upstream.personal else None
+            if isinstance(prepared, InputRequiredResult):
+                return self._outward(upstream, call, Answered(prepared, MODERN))
+            if prepared is not None:
+                await self.settled(by=call)
+        return None
+
+    async def _unlisted(self, call: Call, kind: str, name: str) -> AsyncIterator[GatewayUpstream]:
+        """Those whose lists are not known, and who may have this name, if the caller may: a client may have it from
+        before. Names say that only where they have a prefix."""
+        for alias, upstream in list(self.upstreams.items()):
             before = upstream.settings.outward_prefix
-            if upstream.listed.is_set() or upstream.breaker.since is None or not before or not name.startswith(before):
+            if upstream.listed.is_set() or not before or not name.startswith(before):
                 continue
             inward = name.removeprefix(before)
             shown = upstream.settings.shows(inward) and (call.facet is None or call.facet.shows(alias, inward))
             if shown and await self._admits(call, kind, Owned(alias, inward)):
-                raise upstream.breaker.refusal(alias)
+                yield upstream
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
-        await self.settled()
+        await self.settled(by=call)
         view = None if self.protection is None else self.protection.view(call)
         own = [one.name for one in self._own(catalog, call.facet, view)]
         names = [*own, *(one for one, _ in self._seen(catalog, call.facet, view))]
@@ -450,7 +472,7 @@ class Routes:
         return self.may_see(call, upstream, uri) and await self._admits(call, "resource", Owned(upstream.alias, uri))
 
     async def read(self, call: Call, uri: str) -> Any:
-        await self.settled()
+        await self.settled(by=call)
         for upstream, inward in self.table.owners(uri, call.facet):
             if not await self._admits(call, "resource", Owned(upstream.alias, inward)):
                 continue
@@ -461,7 +483,7 @@ class Routes:
         raise ResourceNotFound(uri)
 
     async def complete(self, call: Call, params: CompleteParams) -> Any:
-        await self.settled()
+        await self.settled(by=call)
         ref, table, facet = params.ref, self.table, call.facet
         if isinstance(ref, PromptReference):
             route = table.routes("prompts/list", facet).get(ref.name)

@@ -181,7 +181,9 @@ class GatewayUpstream:
         if self.personal and (by is None or by.principal is None):
             return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
-            self._began = self._began or time.monotonic()
+            if self._began is None or self.personal:
+                # What one person is not given is no reason not to wait for another's.
+                self._began = time.monotonic()
             self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
 
     def begin_listing_again(self) -> None:

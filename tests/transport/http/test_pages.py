@@ -45,6 +45,29 @@ async def test_a_page_is_found_by_its_path_and_by_how_that_begins(paged: Server,
     assert (wrong.status, wrong["allow"]) == (405, "GET")
 
 
+@pytest.mark.parametrize("door", ["listener", "asgi"])
+async def test_a_judge_hears_of_every_request(server: Server, serve: Callable[..., Any], door: str) -> None:
+    """However often the same head has come: it goes by more than that."""
+    heard: list[str] = []
+
+    def judge(request: Request) -> Answer | None:
+        heard.append(request.peer)
+        return Answer(404) if len(heard) > 3 else None
+
+    server.pages += [PageRoute("POST", "/judged", form, judge=judge)]
+    statuses: list[int] = []
+    if door == "asgi":
+        application = server.asgi()
+        statuses = [(await asked(application, "POST", "/judged", b"x"))[0] for _ in range(5)]
+        await application.stop()
+    else:
+        raw = await (await serve(server)).connect()
+        for _ in range(5):
+            raw.send(b"POST /judged HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx")
+            statuses.append((await raw.response()).status)
+    assert statuses == [303, 303, 303, 404, 404]
+
+
 async def test_a_form_needs_no_json_and_may_not_be_long(paged: Server, serve: Callable[..., Any]) -> None:
     site = await serve(paged)
     kind = {"content-type": "application/x-www-form-urlencoded"}

@@ -197,7 +197,7 @@ def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str
 
 
 def identifier(name: str) -> str:
-    """A name that Python can write, in letters that nobody takes for others."""
+    """A name that Python can write, in letters that are not taken for others."""
     found = _UNFIT.sub("_", normalize("NFKC", name)).strip("_") or "tool"
     found = f"_{found}" if found[0].isdigit() else found
     return f"{found}_" if keyword.iskeyword(found) or found in TAKEN else found

@@ -137,12 +137,14 @@ class Application:
             request = _request(scope, self.exchange)
             self._locate(scope, request)
             refusal = self.exchange.refuse(request)
-            if refusal is None and request.method == "POST":
+            if refusal is None and request.method == "POST" and self.exchange.may_be_known(request):
                 self._remember(head, request)
         else:
             request = replace(known)
             self._locate(scope, request)
             refusal = self.exchange.refuse_now(request)
+            if refusal is not None:
+                self.exchange.turned_away(request, refusal)
         return request, refusal
 
     def _locate(self, scope: Message, request: Request) -> None:

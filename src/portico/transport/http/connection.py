@@ -326,12 +326,13 @@ class Connection(asyncio.Protocol):
         if known is None:
             return end <= LONGEST_KNOWN and self._serve_plain(head, data[end:])
         length = known[1]
-        if len(data) != end + length:
+        if len(data) != end + length or self.listener.held + length > self.exchange.settings.most_body_bytes:
             return False
         peer = self._client(known[0].headers) if self.proxied else self.peer
         request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
         self.listener.held += length
-        self._enqueue(Turn(self, self.exchange.refuse_now(request) or request, length))
+        refused = self.exchange.refuse_now(request)
+        self._enqueue(Turn(self, request if refused is None else self.exchange.turned_away(request, refused), length))
         return True
 
     def _serve_plain(self, head: bytes, body: bytes) -> bool:
@@ -357,6 +358,8 @@ class Connection(asyncio.Protocol):
 
     def _remember(self, head: bytes, request: Request) -> None:
         known, once = self.listener.known, self.listener.seen_once
+        if not self.exchange.may_be_known(request):
+            return
         # Kept when it comes for the second time: some clients never send the same head again.
         if hash(head) not in once:
             if len(once) >= MOST_SEEN:

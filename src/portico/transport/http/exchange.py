@@ -199,9 +199,18 @@ class Exchange:
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
         answer = self._judge(request)
-        if answer is not None and OBSERVERS and request.method != "OPTIONS":
+        return None if answer is None else self.turned_away(request, answer)
+
+    def turned_away(self, request: Request, answer: Answer) -> Answer:
+        """The answer, of which those who watch have heard."""
+        if OBSERVERS and request.method != "OPTIONS":
             turn_away(request.peer, f"{request.method} {request.path}", answer.status, len(answer.body))
         return answer
+
+    def may_be_known(self, request: Request) -> bool:
+        """Whether of one with the same head only `refuse_now` is asked. Pages judge by more than what a head says, and
+        what other processes send on was not judged here at all."""
+        return (request.method, request.path) in self._routes and SENT_ON not in request.headers
 
     def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
@@ -213,11 +222,9 @@ class Exchange:
         if reason is not None:
             return refusals.error(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
-            request.cors = _cors(request.headers)
+            request.cors = cors_of(request.headers)
         answer = self._refuse(request)
-        if answer is not None and request.cors:
-            answer.headers = (*answer.headers, *request.cors)
-        return answer
+        return None if answer is None else with_cors(answer, request)
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
@@ -476,7 +483,7 @@ class Exchange:
             endpoint.close()
 
 
-def _cors(headers: Headers) -> Pairs:
+def cors_of(headers: Headers) -> Pairs:
     """For a page whose origin was let in."""
     origin = headers.get(b"origin")
     if origin is None:

@@ -31,4 +31,6 @@ def error(request: Request, status: int, reason: str, headers: Pairs = (), id: R
 
 
 def busy(request: Request) -> Answer:
-    return error(request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))
+    return error(
+        request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"), *request.cors)
+    )

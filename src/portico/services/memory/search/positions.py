@@ -4,7 +4,7 @@
 
 So the postings of a scope are one range of the index, and the neighbours of a memory are the numbers next to its own.
 A memory that belongs to no thread has one for itself, and sits in the middle of it: so its position says that it has no
-neighbours, and nobody looks for them. A thread that is full goes on in another one; across that seam there are no
+neighbours, and they are not looked for. A thread that is full goes on in another one; across that seam there are no
 neighbours.
 """
 
