@@ -17,6 +17,7 @@ from logins import served
 from portico import (
     AcceptedElicitation,
     AssistantMessage,
+    AuthMiddleware,
     CacheHint,
     CallArgument,
     Client,
@@ -47,6 +48,9 @@ from portico import (
     lifespan,
     require_scopes,
 )
+from portico.access.rules import AccessRules
+from portico.access.tables import read_rules
+from portico.auth.principal import Principal
 from portico.extend import (
     LATEST,
     V2025_06_18,
@@ -58,6 +62,8 @@ from portico.extend import (
     ReadResourceContents,
     Root,
 )
+from portico.faces.search import SearchFace
+from portico.wire.errors import Unknown
 from portico.wire.inputs import InputRequest
 
 
@@ -525,8 +531,45 @@ async def test_scopes_are_required_of_tools_resources_and_prompts() -> None:
             assert await client.get_prompt("p")
         async with Client(url, auth="bad") as client:
             for asked in (client.call_tool("t", {}), client.read_resource("r://x"), client.get_prompt("p")):
-                with pytest.raises(Exception, match=r"scope|not for you|403"):
+                with pytest.raises(Exception, match=r"scope|Unknown prompt: p"):
                     await asked
+
+
+async def seen_by(client: Client) -> list[str]:
+    """All that a client is shown, by its name."""
+    found = [await client.list_tools(), await client.list_prompts(), await client.list_resources()]
+    return [one.name for part in [*found, await client.list_resource_templates()] for one in part]
+
+
+@pytest.mark.parametrize("around", ["alone", "mounted", "with rules", "middleware"])
+async def test_what_a_check_refuses_is_not_listed(around: str) -> None:
+    check: Any = [require_scopes("write")]
+    given = {} if around == "middleware" else {"auth": check}
+    server = Server("s", middleware=[AuthMiddleware(check)] if around == "middleware" else [])
+    server.tool(name="secret", **given)(lambda: "t")
+    server.prompt(name="p", **given)(lambda one: one)
+    server.resource("r://x", name="r", **given)(lambda: "r")
+    server.resource("r://y/{one}", name="t", **given)(lambda one: one)
+    if around == "mounted":
+        inner, server = server, Server("outer")
+        server.mount(inner)
+    if around == "with rules":
+        server.protect(guard=AccessRules(read_rules([{"who": "*", "tool": "*", "prompt": "*", "resource": "*"}])))
+    async with Client(server, principal=Principal("ann", frozenset({"write"}))) as client:
+        assert await seen_by(client) == ["secret", "p", "r", "t"]
+    nobody = Principal("bob", frozenset())
+    async with Client(server, principal=nobody) as client, Client(SearchFace(server), principal=nobody) as search:
+        assert await seen_by(client) == []
+        with pytest.raises(ToolError, match="needs the scope write"):
+            await client.call_tool("secret", {})
+        if around == "middleware":
+            return  # it refuses the tools of the face, and those that are not there
+        assert "secret(" not in (await search.call_tool("find_tools", {"queries": "a secret"})).text
+        with pytest.raises(Unknown) as refused:
+            await client.call_tool("secre", {})
+        assert "suggestions" not in refused.value.data
+        with pytest.raises(ProtocolError, match="Nothing to complete"):
+            await client.complete({"type": "ref/prompt", "name": "p"}, "one", "")
 
 
 async def test_lifespans_are_put_together() -> None:

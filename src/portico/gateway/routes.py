@@ -448,7 +448,7 @@ class Routes:
         view = None if self.protection is None else self.protection.view(call)
         own = [one.name for one in self._own(catalog, call.facet, view)]
         names = [*own, *(one for one, _ in self._seen(catalog, call.facet, view))]
-        return Unknown(kind, name, nearest(name, names, most=3))
+        return Unknown(kind, name, nearest(name, catalog.unchecked(names), most=3))
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
         return InvalidParams("Nothing to complete: there is no such prompt or template")

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
 from portico.auth.familiar import AccessToken, access_token_of
 from portico.auth.principal import Principal
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Handler
 from portico.server.calling.checks import TAGS
 from portico.server.guard import Passage, passed
 from portico.server.middleware import CallNext, Hooks, MiddlewareContext
-from portico.wire.errors import InsufficientScope, ToolError
+from portico.wire import jsonrpc
+from portico.wire.completion import PromptReference
+from portico.wire.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, ToolError, Unknown
+
+log = logging.getLogger("portico.server")
+
+# The member of each list, and what its entries are called by.
+_LISTS = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+# Where what is asked for by its name is listed.
+_LIST_OF = {
+    "tools/call": "tools/list",
+    "prompts/get": "prompts/list",
+    "resources/read": "resources/list",
+    "completion/complete": "prompts/list",
+}
+MOST_PAGES = 100
+_members = msgspec.json.Decoder(dict[str, Raw])
+_entries = msgspec.json.Decoder(list[Raw])
+_keys = msgspec.json.Decoder(dict[str, Any])
 
 
 class AuthContext:
@@ -61,7 +89,7 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
     def check(context: AuthContext) -> bool | Awaitable[bool]:
         if context.component is None:
             return restricted(context)  # it is another server's, and may have the tag
-        definition = context.component.definition
+        definition = getattr(context.component, "definition", context.component)
         tags = (getattr(definition, "meta", None) or {}).get(TAGS, ())
         return restricted(context) if tag in tags else True
 
@@ -69,7 +97,7 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
 
 
 async def allow(auth: Any, call: Call, component: Any) -> None:
-    """Ask a check, or each of several. Raises ToolError, or what a check raises."""
+    """Ask a check, or each of several. Raises what a check raises, and otherwise that there is no such thing."""
     if (noted := passed.get()) is not None:
         # It is about every call, as rules are, so that what comes of one is not kept for the next.
         noted.append(Passage(call))
@@ -79,7 +107,72 @@ async def allow(auth: Any, call: Call, component: Any) -> None:
             said = await said
         # Nothing but a yes is one: a function that forgets to return must not let all in.
         if said is not True:
-            raise ToolError(f"{getattr(component, 'name', call.method)!r} is not for you.", kind="PermissionError")
+            raise _missing(call)
+
+
+def _missing(call: Call) -> InvalidParams:
+    """What is refused looks as what is not there."""
+    params = call.typed()
+    if call.method == "resources/read":
+        return ResourceNotFound(params.uri)
+    if call.method == "completion/complete":
+        return InvalidParams("Nothing to complete")
+    return Unknown("prompt" if call.method == "prompts/get" else "tool", getattr(params, "name", ""), [])
+
+
+async def allows(auth: Any, call: Call, component: Any) -> bool:
+    """Whether a component is shown to the sender of a call: not if a call of it would be refused."""
+    try:
+        await allow(auth, call, component)
+    except (ProtocolError, ToolError):
+        return False
+    except Exception as failure:
+        # It would fail when it is called, too.
+        log.warning("%s is not listed: its check failed with %s", component.name, type(failure).__name__)
+        return False
+    return True
+
+
+class CheckedLists:
+    """Lists and completions without what the checks of components refuse: a middleware, put on with the first of them,
+    so that other servers pay nothing for it."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def __call__(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            if call.method == "completion/complete":
+                await self._check_completion(call)
+            result = await handler(call)
+            listed = _LISTS.get(call.method)
+            return result if listed is None or type(result) is not Raw else await self._shown(call, result, *listed)
+
+        return handle
+
+    async def _shown(self, call: Call, result: Raw, member: str, key: str) -> Raw:
+        page = _members.decode(result)
+        if member not in page:
+            return result
+        catalog, shown = self._server.catalogs[call.method], []
+        for entry in _entries.decode(page[member]):
+            component = catalog.get(_keys.decode(entry)[key])
+            auth = getattr(component, "auth", None)
+            if auth is None or await allows(auth, call, component):
+                shown.append(entry)
+        if "cacheScope" in page:
+            page["cacheScope"] = Raw(b'"private"')
+        return Raw(jsonrpc.encode({**page, member: shown}))
+
+    async def _check_completion(self, call: Call) -> None:
+        ref, server = call.typed().ref, self._server
+        if isinstance(ref, PromptReference):
+            component, name = server.prompts.get(ref.name), ref.name
+        else:
+            component, name = server.templates.get(ref.uri) or server.resources.get(ref.uri), ref.uri
+        auth = getattr(component, "auth", None)
+        if auth is not None and not await allows(auth, call, component):
+            raise server.others.nothing_to_complete(name)
 
 
 class AuthMiddleware(Hooks):
@@ -89,7 +182,39 @@ class AuthMiddleware(Hooks):
         self._auth = auth
 
     async def _check(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        await allow(self._auth, context.call, context.component)
+        component = context.component or await self._listed(context, call_next)
+        await allow(self._auth, context.call, component)
         return await call_next(context)
 
+    async def _listed(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """What is mounted, which is known by its entry alone; None if it is not listed."""
+        method = _LIST_OF[context.method]
+        if not context.server.others:
+            return None
+        name_of, params = context.server.catalogs[method].name_of, b"{}"
+        for _ in range(MOST_PAGES):
+            call = replace(context.call, method=method, params=Raw(params), read=None)
+            page = await call_next(context.copy(call=call, method=method, message=None))
+            for entry in getattr(page, _LISTS[method][0]):
+                if name_of(entry) == context.name:
+                    return entry
+            if not isinstance(page.next_cursor, str):
+                break
+            params = jsonrpc.encode({"cursor": page.next_cursor})
+        return None
+
     on_call_tool = on_read_resource = on_get_prompt = on_complete = _check
+
+    async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        result = await call_next(context)
+        member, catalog = _LISTS[context.method][0], context.server.catalogs[context.method]
+        member = "resource_templates" if member == "resourceTemplates" else member
+        shown = []
+        for entry in getattr(result, member):
+            # What is mounted is known by its entry alone.
+            component = catalog.get(catalog.name_of(entry)) or entry
+            if await allows(self._auth, context.call, component):
+                shown.append(entry)
+        return replace(result, **{member: shown, "cache_scope": "private"})
+
+    on_list_tools = on_list_prompts = on_list_resources = on_list_resource_templates = _list

@@ -228,6 +228,8 @@ class Server(FamiliarServer, Registrar):
         self._resource_security = resource_security
         # What is there from the first tool on that has a page of MCP Apps.
         self._app_pages: Service | None = None
+        # Whether a component has a check of who may have it.
+        self._has_checks = False
         self._filters: list[Callable[[Component], bool]] = []
         # What was taken away for a while.
         self.disabled: list[Component] = []
@@ -696,6 +698,10 @@ class Server(FamiliarServer, Registrar):
         if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
             self._app_pages = load_module("portico.server.apps").AppPages()
             self._add_service(self._app_pages)
+        if not self._has_checks and any(getattr(one, "auth", None) is not None for one in components):
+            self._has_checks = True
+            self._middleware.insert(0, load_module("portico.server.familiar_checks").CheckedLists(self))
+            self._link()
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
             self.tasks = load_module("portico.server.tasks.tasks").TaskService()

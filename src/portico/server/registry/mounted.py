@@ -287,7 +287,7 @@ class Mounts:
             names = [one.name for one in self._visible(catalog, parts, view)]
         else:
             names = [one.definition.name for one in catalog] + [one.name for part in parts for one in part]
-        return Unknown(kind, name, nearest(name, names, most=3))
+        return Unknown(kind, name, nearest(name, catalog.unchecked(names), most=3))
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
         return InvalidParams(f"Nothing to complete: {name}")
