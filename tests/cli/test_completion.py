@@ -81,7 +81,7 @@ def test_what_could_stand_there_is_offered(line: list[str], offered: list[str]) 
 
 
 def test_every_command_can_be_completed() -> None:
-    assert list(COMMANDS) == list(FORMS)
+    assert sorted(COMMANDS) == sorted(FORMS)
 
 
 def test_the_servers_of_a_configuration_are_offered(tmp_path: Path) -> None:

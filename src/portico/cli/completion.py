@@ -15,7 +15,10 @@ import sys
 from argparse import Action
 from collections.abc import Iterable
 
-from portico.cli.forms import FORMS, HOOKS, Word, parser_for
+from portico.cli.forms import parser_for
+from portico.cli.forms.parser import Word
+from portico.cli.forms.services import HOOKS
+from portico.cli.main import COMMANDS
 from portico.cli.names import Known, is_harmless, recall
 from portico.cli.printable import writing
 from portico.services import profiles
@@ -64,8 +67,8 @@ def complete(words: list[str]) -> list[str]:
     """The words that could stand in place of the last one."""
     *before, current = words
     if not before:
-        return _beginning(current, [*FORMS, "--help", "--version"])
-    if before[0] not in FORMS:
+        return _beginning(current, [*COMMANDS, "--help", "--version"])
+    if before[0] not in COMMANDS:
         return []
     if "--" in before:
         return [FILES]

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from portico.cli.connect import run_with_client
-from portico.cli.forms import EVERYTHING, parse
+from portico.cli.forms import parse
+from portico.cli.forms.asking import EVERYTHING
 from portico.cli.names import remember
 from portico.cli.printer import Printer
 from portico.client.client import Client

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from portico import __version__
 from portico._lazy import load_module
 from portico.auth.errors import AuthorizationFailed
-from portico.cli.forms import Parser
+from portico.cli.forms.parser import Parser
 from portico.cli.printable import printable
 from portico.wire.errors import Error, TransportError, UsageError
 

@@ -19,7 +19,8 @@ import msgspec
 
 from portico._lazy import load_module
 from portico.cli.data import NAME, store_url
-from portico.cli.forms import HOOKS, parser_for
+from portico.cli.forms import parser_for
+from portico.cli.forms.services import HOOKS
 from portico.services import moments, repository
 from portico.services.memory.hooks import answers
 from portico.services.memory.hooks.sqlite_peek import CannotPeek, peek

@@ -247,7 +247,7 @@ def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
         raise UsageError("none of the operations of the document is wanted, or it has none")
     tools = [OperationTool(api, operation, name) for name, operation in found.items()]
     _check_place(api, tools)
-    server._add_components(list(_sound(tools)))
+    server.add_components(list(_sound(tools)))
     server.hold(api.sender.lifespan)
     return api
 

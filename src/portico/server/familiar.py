@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.rpc.call import Call
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.familiar_context import all_pages
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
@@ -436,10 +437,10 @@ class FamiliarServer:
 def _from_within(method: str, params: dict[str, Any]) -> Call:
     call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=0, revision=LATEST)
     passage = current.get()
-    if passage is None:
-        return call
     # A body that passes on the name of a tool must not lend its client more than that may do itself.
-    by = passage.call
+    by = CurrentCall.call() if passage is None else passage.call
+    if by is None:
+        return call
     who = {"principal": by.principal, "client": by.client, "address": by.address, "headers": by.headers}
     return msgspec.structs.replace(call, **who, facet=by.facet)
 

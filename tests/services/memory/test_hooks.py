@@ -15,7 +15,7 @@ import pytest
 from remembering import KEY
 
 from portico.cli import memory_hooks
-from portico.cli.forms import HOOKS
+from portico.cli.forms.services import HOOKS
 
 Shell = Callable[..., Any]
 PATIENCE = 60.0

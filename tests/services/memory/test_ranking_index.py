@@ -13,7 +13,7 @@ from remembering import found, keep
 from portico.services import moments
 from portico.services.memory.search import index_build, index_upkeep, positions
 from portico.services.memory.search.index import TABLES
-from portico.services.memory.store import cleanup
+from portico.services.memory.store import cleanup, memories
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -69,6 +69,10 @@ async def test_a_thread_goes_on_where_it_ended_and_what_has_none_sits_alone(
     assert [found[said][1] for said in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
     assert found["one"][0] == found["three"][0] != found["four"][0] == found["five"][0]
     assert found["alone"][1] == positions.ALONE
+    # What an older release has written may be beyond that.
+    monkeypatch.setattr(positions, "MOST_IN_THREAD", 1)
+    await keep(memories, "six", thread="t")
+    assert (await places(memories))["six"][1] == 0
     await fits(memories)
 
 
@@ -130,7 +134,7 @@ async def test_reindexing_gives_the_same_lists(memories: Memories) -> None:
     await fits(memories)
 
 
-async def test_a_store_that_has_no_index_gets_one(url: str) -> None:
+async def test_a_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Database(url) as database:
         first = Memories(database, project="here/project")
         await first.open()
@@ -143,8 +147,13 @@ async def test_a_store_that_has_no_index_gets_one(url: str) -> None:
         await first.close()
         second = Memories(database, project="here/project")
         await second.open()
+        # It is said that there is more.
+        monkeypatch.setattr(memories, "INDEX_SECONDS", 0.0)
+        early = await second.recall("pear 599", second.filter(""))
+        assert early.note is not None and "being built" in early.note
         await whole(second)
         await fits(second)
+        assert (await second.recall("pear 599", second.filter(""))).note is None
         assert "pear number 599" in await found(second, "pear 599", limit=3)
         await second.close()
 

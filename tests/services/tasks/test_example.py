@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico import Client
-from portico.cli.forms import TASK_ACTIONS
+from portico.cli.forms.services import TASK_ACTIONS
 from portico.services.tasks import cycles, dependencies, edits, ids, inputs, listing
 from portico.services.tasks.service import TOOLS
 from portico.services.tasks.states import LEGAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from portico.server.shaping.arguments import ArgumentShape
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.tools import Tool as Definition
+
+log = logging.getLogger("portico")
 
 
 class Transform:
@@ -74,18 +77,21 @@ class ToolTransform(Transform, Hooks):
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.tools = [self._shaped(one) for one in result.tools if self._is_there(one.name)]
+        shaped = [self._shaped(one) for one in result.tools if self._is_there(one.name)]
+        result.tools = [one for one in shaped if one is not None]
         return result
 
     def _is_there(self, name: str) -> bool:
         change = self._changes.get(name)
         return name not in self._outward if change is None else change.enabled
 
-    def _shaped(self, tool: Definition) -> Definition:
+    def _shaped(self, tool: Definition) -> Definition | None:
         change = self._changes.get(tool.name)
         if change is None:
             return tool
-        shape = self._shapes[tool.name] = ArgumentShape(tool.name, tool.input_schema, change.arguments)
+        shape = self._take_shape(tool, change)
+        if shape is None:
+            return None
         meta = {**(tool.meta or {}), **(change.meta or {})}
         if change.tags is not None:
             meta |= described_meta({"tags": change.tags})
@@ -97,6 +103,17 @@ class ToolTransform(Transform, Hooks):
             input_schema=shape.schema,
             meta=meta or None,
         )
+
+    def _take_shape(self, tool: Definition, change: ToolTransformConfig) -> ArgumentShape | None:
+        """None for a tool that has other arguments than its change is about: without it, it is not to be had."""
+        try:
+            shape = ArgumentShape(tool.name, tool.input_schema, change.arguments)
+        except UsageError as mistake:
+            log.error("a tool is left out that cannot be given its other shape: %s", mistake)
+            self._shapes.pop(tool.name, None)
+            return None
+        self._shapes[tool.name] = shape
+        return shape
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         said = context.message
@@ -112,6 +129,9 @@ class ToolTransform(Transform, Hooks):
         if not change.enabled:
             raise InvalidParams(f"Unknown tool: {said.name}")
         shape = await self._shape(name, change, context, call_next)
+        if change.arguments and shape is None:
+            # What is hidden or fixed must not be had by who is not shown the tool.
+            raise InvalidParams(f"Unknown tool: {said.name}")
         arguments = said.arguments if shape is None else shape.encoded(said.arguments)
         message = msgspec.structs.replace(said, name=name, arguments=arguments)
         return await call_next(context.copy(message=message))
@@ -127,7 +147,8 @@ class ToolTransform(Transform, Hooks):
             page = await call_next(MiddlewareContext(call, "tools/list"))
             for one in page.tools:
                 if one.name == name:
-                    self._shapes[name] = ArgumentShape(name, one.input_schema, change.arguments)
+                    self._take_shape(one, change)
+                    return self._shapes.get(name)
             cursor = page.next_cursor if isinstance(page.next_cursor, str) else None
             if cursor is None:
                 break

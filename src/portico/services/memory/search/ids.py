@@ -69,7 +69,7 @@ class IdAllocator:
         if thread is None:
             return positions.seat(scope, self._new(scope), positions.ALONE), False
         number, place, asked = self._threads.get((scope, thread)) or (self._open(scope, thread), 0, False)
-        if place == positions.MOST_IN_THREAD:
+        if place >= positions.MOST_IN_THREAD:
             number, place, asked = self._open(scope, thread), 0, False
         self._threads[scope, thread] = (number, place + 1, asks)
         return positions.seat(scope, number, place), asked

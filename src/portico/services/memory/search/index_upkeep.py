@@ -65,14 +65,15 @@ class IndexUpkeep:
         if self._task is not None:
             await self._done.wait()
 
-    async def ready(self, seconds: float) -> None:
-        """Wait until the index is whole, but not longer than this."""
+    async def ready(self, seconds: float) -> bool:
+        """Wait until the index is whole, but not longer than this. Whether it is."""
         if self._whole.is_set() or self._task is None:
-            return
+            return True
         try:
             await asyncio.wait_for(self._whole.wait(), seconds)
         except TimeoutError:
             pass
+        return self._whole.is_set()
 
     async def mend(self) -> bool:
         """Repair the index; returns whether something was wrong with it. It is then being rebuilt."""

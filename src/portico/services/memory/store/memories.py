@@ -208,7 +208,7 @@ class Memories:
             last = (found[limit - 1].at, found[limit - 1].id) if more else None
             return RecallPage([Hit(one, 0.0) for one in found[:limit]], more, last)
         sense = await self._sense(words, mode)
-        await self._keeper.ready(INDEX_SECONDS)
+        whole = await self._keeper.ready(INDEX_SECONDS)
 
         def look(tx: Transaction) -> list[Hit]:
             scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
@@ -216,6 +216,8 @@ class Memories:
             return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
 
         page = _page(await self.read(look), limit, offset)
+        if not whole:
+            page = replace(page, note="The index is being built: some memories are not found yet. Ask again soon.")
         if recall.is_looked_through(filter):
             most = recall.MOST_LOOKED_THROUGH
             if await self.read(lambda tx: selection.count(tx, filter, at=now, most=most + 1)) > most:
