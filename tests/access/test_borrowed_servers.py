@@ -11,7 +11,16 @@ import pytest
 from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
 from portico.access.rules import AccessRules
 from portico.access.tables import read_rules
+from portico.auth.familiar import (
+    AuthSettings,
+    IntrospectionTokenVerifier,
+    MultiAuth,
+    RemoteAuthProvider,
+    StaticTokenVerifier,
+    SupabaseProvider,
+)
 from portico.auth.principal import Principal
+from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid, Verified
 from portico.extend import LowLevelServer
 from portico.rpc.call import Call
 from portico.server.asking.ambient import get_access_token
@@ -297,3 +306,65 @@ async def test_a_kept_result_is_for_those_who_would_get_the_same() -> None:
     allowed[0] = False
     with pytest.raises(Unknown):
         await text(server, "checked", principal=BOB)
+
+
+# Tokens
+
+
+def tokens(**known: list[str]) -> StaticTokenVerifier:
+    return StaticTokenVerifier(
+        {name: {"client_id": name, "scopes": scopes} for name, scopes in known.items()}, ["read"]
+    )
+
+
+SETTINGS = {"issuer_url": "https://login.example", "resource_server_url": "https://api.example/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "verifier"),
+    [
+        (RemoteAuthProvider(tokens(), ["https://login.example"], "https://api.example"), None),
+        (
+            RemoteAuthProvider(
+                IntrospectionTokenVerifier(
+                    introspection_url="https://login.example/i",
+                    client_id="c",
+                    client_secret="s",
+                    required_scopes=["read"],
+                ),
+                ["https://login.example"],
+                "https://api.example",
+            ),
+            None,
+        ),
+        (AuthSettings(**SETTINGS), tokens()),
+        (SupabaseProvider(project_url="https://login.example", base_url="https://api.example"), tokens()),
+        (MultiAuth(server=AuthSettings(**SETTINGS), verifiers=[], required_scopes=["read"]), tokens()),
+    ],
+    ids=["remote", "introspection", "settings", "issuer", "several"],
+)
+def test_scopes_that_a_verifier_requires_are_required(auth: Any, verifier: Any) -> None:
+    resource = Server("s", auth=auth, token_verifier=verifier).auth
+    assert resource is not None
+    assert resource.required == {"read"}
+
+
+async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own_scopes() -> None:
+    resource = Server("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
+    assert resource is not None
+    for token in ("a", "b"):
+        found = await resource.verifier(RequestCredentials("bearer", token))
+        assert isinstance(found, Verified)
+        assert found.principal.id == token
+    for token in ("c", "d"):
+        with pytest.raises(TokenInvalid):
+            await resource.verifier(RequestCredentials("bearer", token))
+
+
+def test_a_page_is_at_one_path_and_alone_there() -> None:
+    server = Server("s")
+    server.custom_route("/health")(lambda request: "well")
+    with pytest.raises(UsageError, match="already a page at /health"):
+        server.custom_route("/health", methods=["get"])
+    with pytest.raises(UsageError, match="has a variable"):
+        server.custom_route("/users/{id}")
