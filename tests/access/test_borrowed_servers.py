@@ -153,6 +153,12 @@ async def test_params_that_do_not_fit_are_not_for_functions(method: str, params:
         await ask(functions(), method, params)
 
 
+async def test_params_that_are_no_text_are_refused() -> None:
+    params = msgspec.Raw(b'{"name": "a", "arguments": {"x": "\xff"}}')
+    with pytest.raises(InvalidParams, match="Invalid params for tools/call"):
+        await functions()(Call(method="tools/call", params=params, id=1, revision="2026-07-28"))
+
+
 async def test_a_function_knows_whose_token_it_is() -> None:
     assert "bob" in await text(functions(), "a", principal=BOB)
 

@@ -236,6 +236,7 @@ class MultiAuth(FamiliarAuth):
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         others = [_Requiring(verifier_of(one), _required_by(one)) for one in self._verifiers]
+        made: ResourceServer
         if self._login is None:
             made = ResourceServer(others, required=self.required_scopes, public_url=_origin(self._home))
             made.verifier = _InTurn(others)
