@@ -646,6 +646,7 @@ class Server(FamiliarServer, Registrar):
         * **headers** – sent with every request.
         * **variables** – of the URL of the document's server.
         * **tags**, **paths**, **methods** – only these become tools; **exclude_tags** and so on: not these.
+        * **route_maps** – FastMCP's way to say the same: the first `RouteMap` that fits an operation decides.
         * **rename** – the names of tools, by the ids of their operations.
         * **private** – whether the document may name an address of a private network.
         * **outputs** – whether tools have output schemas; then an answer that does not fit is an error.

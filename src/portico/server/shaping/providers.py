@@ -43,6 +43,16 @@ class LocalProvider(Service):
             server.add_to_bundle(self.name, [component])
 
 
+class Provider:
+    """FastMCP's word for a source of components of one's own, which is a Service here."""
+
+    def __init_subclass__(cls) -> None:
+        raise UsageError(
+            f"{cls.__name__} would not be asked: where components come from elsewhere, a portico.Service offers them, "
+            "or server.add and server.remove at any time; listeners are told"
+        )
+
+
 class FileSystemProvider:
     """A folder of Python files whose functions carry `@tool`, `@resource` or `@prompt` of `portico`.
 

@@ -25,7 +25,19 @@ log = logging.getLogger("portico")
 
 
 class Transform:
-    """What `server.add_transform` takes: which of a server's components are there, and in which shape."""
+    """What `server.add_transform` takes: which of a server's components are there, and in which shape.
+
+    A subclass of one's own says it with `keeps`, or puts a middleware on the server with `put_on`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        theirs = [name for name in vars(cls) if name.startswith(("list_", "get_"))]
+        if theirs:
+            raise UsageError(
+                f"{cls.__name__}.{theirs[0]} is not called: a Transform of one's own has `keeps(component)` here; "
+                "other lists and calls are made by a middleware, portico.Hooks with on_list_tools and on_call_tool"
+            )
 
     def put_on(self, server: Any) -> None:
         """Called once, with the server that it is for."""
