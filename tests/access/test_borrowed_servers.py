@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ from portico.server.familiar_checks import AuthMiddleware, require_scopes, restr
 from portico.server.familiar_extension import Extension, MethodBinding
 from portico.server.middleware import ResponseCachingMiddleware
 from portico.server.shaping.arguments import ArgTransform
-from portico.server.shaping.transforms import ToolTransform
+from portico.server.shaping.transforms import Namespace, ToolTransform
 from portico.wire.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
 
 BOB = Principal("bob", frozenset())
@@ -114,6 +114,21 @@ async def test_a_function_reaches_the_tool_behind_it_each_time() -> None:
     server.add(Tool.from_tool(Tool.from_tool(search, name="m", transform_fn=middle), name="t", transform_fn=top))
     result = await ask(server, "tools/call", {"name": "t", "arguments": {"q": "x"}})
     assert result["structuredContent"] == ["middle x False", "middle x False"]
+
+
+async def test_a_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
+    server = Server("s")
+
+    @server.prompt
+    def colour(name: Literal["red", "green"]) -> str:
+        return name
+
+    server.add_transform(Namespace("api"))
+    argument = {"name": "name", "value": "r"}
+    asked = {"ref": {"type": "ref/prompt", "name": "api_colour"}, "argument": argument}
+    assert (await ask(server, "completion/complete", asked))["completion"]["values"] == ["red"]
+    with pytest.raises(InvalidParams, match="Nothing to complete"):
+        await ask(server, "completion/complete", {**asked, "ref": {"type": "ref/prompt", "name": "colour"}})
 
 
 # Functions for methods
