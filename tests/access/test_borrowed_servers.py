@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -11,7 +11,16 @@ import pytest
 from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
 from portico.access.rules import AccessRules
 from portico.access.tables import read_rules
+from portico.auth.familiar import (
+    AuthSettings,
+    IntrospectionTokenVerifier,
+    MultiAuth,
+    RemoteAuthProvider,
+    StaticTokenVerifier,
+    SupabaseProvider,
+)
 from portico.auth.principal import Principal
+from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid, Verified
 from portico.extend import LowLevelServer
 from portico.rpc.call import Call
 from portico.server.asking.ambient import get_access_token
@@ -19,7 +28,7 @@ from portico.server.familiar_checks import AuthMiddleware, require_scopes, restr
 from portico.server.familiar_extension import Extension, MethodBinding
 from portico.server.middleware import ResponseCachingMiddleware
 from portico.server.shaping.arguments import ArgTransform
-from portico.server.shaping.transforms import ToolTransform
+from portico.server.shaping.transforms import Namespace, ToolTransform
 from portico.wire.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
 
 BOB = Principal("bob", frozenset())
@@ -107,6 +116,21 @@ async def test_a_function_reaches_the_tool_behind_it_each_time() -> None:
     assert result["structuredContent"] == ["middle x False", "middle x False"]
 
 
+async def test_a_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
+    server = Server("s")
+
+    @server.prompt
+    def colour(name: Literal["red", "green"]) -> str:
+        return name
+
+    server.add_transform(Namespace("api"))
+    argument = {"name": "name", "value": "r"}
+    asked = {"ref": {"type": "ref/prompt", "name": "api_colour"}, "argument": argument}
+    assert (await ask(server, "completion/complete", asked))["completion"]["values"] == ["red"]
+    with pytest.raises(InvalidParams, match="Nothing to complete"):
+        await ask(server, "completion/complete", {**asked, "ref": {"type": "ref/prompt", "name": "colour"}})
+
+
 # Functions for methods
 
 
@@ -142,6 +166,12 @@ def functions() -> LowLevelServer:
 async def test_params_that_do_not_fit_are_not_for_functions(method: str, params: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match=f"Invalid params for {method}"):
         await ask(functions(), method, params)
+
+
+async def test_params_that_are_no_text_are_refused() -> None:
+    params = msgspec.Raw(b'{"name": "a", "arguments": {"x": "\xff"}}')
+    with pytest.raises(InvalidParams, match="Invalid params for tools/call"):
+        await functions()(Call(method="tools/call", params=params, id=1, revision="2026-07-28"))
 
 
 async def test_a_function_knows_whose_token_it_is() -> None:
@@ -297,3 +327,65 @@ async def test_a_kept_result_is_for_those_who_would_get_the_same() -> None:
     allowed[0] = False
     with pytest.raises(Unknown):
         await text(server, "checked", principal=BOB)
+
+
+# Tokens
+
+
+def tokens(**known: list[str]) -> StaticTokenVerifier:
+    return StaticTokenVerifier(
+        {name: {"client_id": name, "scopes": scopes} for name, scopes in known.items()}, ["read"]
+    )
+
+
+SETTINGS = {"issuer_url": "https://login.example", "resource_server_url": "https://api.example/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "verifier"),
+    [
+        (RemoteAuthProvider(tokens(), ["https://login.example"], "https://api.example"), None),
+        (
+            RemoteAuthProvider(
+                IntrospectionTokenVerifier(
+                    introspection_url="https://login.example/i",
+                    client_id="c",
+                    client_secret="s",
+                    required_scopes=["read"],
+                ),
+                ["https://login.example"],
+                "https://api.example",
+            ),
+            None,
+        ),
+        (AuthSettings(**SETTINGS), tokens()),
+        (SupabaseProvider(project_url="https://login.example", base_url="https://api.example"), tokens()),
+        (MultiAuth(server=AuthSettings(**SETTINGS), verifiers=[], required_scopes=["read"]), tokens()),
+    ],
+    ids=["remote", "introspection", "settings", "issuer", "several"],
+)
+def test_scopes_that_a_verifier_requires_are_required(auth: Any, verifier: Any) -> None:
+    resource = Server("s", auth=auth, token_verifier=verifier).auth
+    assert resource is not None
+    assert resource.required == {"read"}
+
+
+async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own_scopes() -> None:
+    resource = Server("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
+    assert resource is not None
+    for token in ("a", "b"):
+        found = await resource.verifier(RequestCredentials("bearer", token))
+        assert isinstance(found, Verified)
+        assert found.principal.id == token
+    for token in ("c", "d"):
+        with pytest.raises(TokenInvalid):
+            await resource.verifier(RequestCredentials("bearer", token))
+
+
+def test_a_page_is_at_one_path_and_alone_there() -> None:
+    server = Server("s")
+    server.custom_route("/health")(lambda request: "well")
+    with pytest.raises(UsageError, match="already a page at /health"):
+        server.custom_route("/health", methods=["get"])
+    with pytest.raises(UsageError, match="has a variable"):
+        server.custom_route("/users/{id}")

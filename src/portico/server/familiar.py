@@ -247,6 +247,14 @@ class FamiliarServer:
         The function takes a request and returns a text, something that is JSON, or a response of Starlette's.
         """
         pages = load_module("portico.transport.http.pages")
+        if "{" in path:
+            raise UsageError(
+                f"{path!r} has a variable: a page is at one path; take what varies from request.query_params"
+            )
+        known = {(one.method, one.path) for one in self.pages}
+        for method in methods:
+            if (method.upper(), path) in known:
+                raise UsageError(f"there is already a page at {path}")
 
         def register(fn: F) -> F:
             async def page(request: Request) -> Answer:

@@ -48,7 +48,10 @@ class ServerRequestContext(RequestContext):
 
     @property
     def params(self) -> dict[str, Any] | None:
-        return None if not self.call.params else msgspec.json.decode(self.call.params)
+        try:
+            return None if not self.call.params else msgspec.json.decode(self.call.params)
+        except (ValueError, RecursionError) as mistake:
+            raise InvalidParams(f"Invalid params for {self.call.method}: {mistake}") from None
 
 
 def request_context(call: Call, server: Any) -> ServerRequestContext:

@@ -17,6 +17,7 @@ from portico.server.middleware import CallNext, Hooks, MiddlewareContext
 from portico.server.registry.registry import version_order
 from portico.server.registry.service import Completes, Component
 from portico.server.shaping.arguments import ArgumentShape
+from portico.wire.completion import PromptReference
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.tools import Tool as Definition
@@ -305,6 +306,15 @@ class Namespace(Transform, Hooks):
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         return await call_next(self._bare(context, "prompt"))
+
+    async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        ref = context.message.ref
+        if isinstance(ref, PromptReference):
+            if not ref.name.startswith(self._prefix):
+                raise InvalidParams(f"Nothing to complete: {ref.name}")
+            bare = msgspec.structs.replace(ref, name=ref.name.removeprefix(self._prefix))
+            context = context.copy(message=msgspec.structs.replace(context.message, ref=bare))
+        return await call_next(context)
 
     def _named(self, entries: Sequence[Any]) -> list[Any]:
         return [msgspec.structs.replace(one, name=self._prefix + one.name) for one in entries]
