@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from portico.client.client import Client
     from portico.client.sync import SyncClient
     from portico.gateway.gateway import Gateway
+    from portico.openapi.route_maps import MCPType, RouteMap
     from portico.server.apps import AppPage
     from portico.server.asking.ambient import (
         CurrentAccessToken,
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
         ClaudeSkillsProvider,
         FileSystemProvider,
         LocalProvider,
+        Provider,
         SkillsDirectoryProvider,
         create_proxy,
     )
@@ -133,6 +135,7 @@ if TYPE_CHECKING:
         ResourcesAsTools,
         ToolTransform,
         ToolTransformConfig,
+        Transform,
         VersionFilter,
     )
     from portico.server.skills.skills import Skills
@@ -177,6 +180,10 @@ _HOMES = {
     "portico.client.client": ("Client",),
     "portico.client.sync": ("SyncClient",),
     "portico.gateway.gateway": ("Gateway",),
+    "portico.openapi.route_maps": (
+        "MCPType",
+        "RouteMap",
+    ),
     "portico.server.apps": ("AppPage",),
     "portico.server.asking.ambient": (
         "CurrentAccessToken",
@@ -287,6 +294,7 @@ _HOMES = {
         "ClaudeSkillsProvider",
         "FileSystemProvider",
         "LocalProvider",
+        "Provider",
         "SkillsDirectoryProvider",
         "create_proxy",
     ),
@@ -300,6 +308,7 @@ _HOMES = {
         "ResourcesAsTools",
         "ToolTransform",
         "ToolTransformConfig",
+        "Transform",
         "VersionFilter",
     ),
     "portico.server.skills.skills": ("Skills",),
@@ -373,6 +382,7 @@ __all__ = [
     "ListRoots",
     "LocalProvider",
     "LoggingMiddleware",
+    "MCPType",
     "Message",
     "MethodBinding",
     "Middleware",
@@ -390,6 +400,7 @@ __all__ = [
     "PromptsAsTools",
     "PropelAuthProvider",
     "ProtocolError",
+    "Provider",
     "RateLimitingMiddleware",
     "RemoteAuthProvider",
     "RequestStateSecurity",
@@ -404,6 +415,7 @@ __all__ = [
     "ResponseCachingMiddleware",
     "ResponseLimitingMiddleware",
     "RetryMiddleware",
+    "RouteMap",
     "Sampling",
     "ScalekitProvider",
     "Server",
@@ -428,6 +440,7 @@ __all__ = [
     "ToolResult",
     "ToolTransform",
     "ToolTransformConfig",
+    "Transform",
     "TransportSecuritySettings",
     "UsageError",
     "UserMessage",

@@ -65,6 +65,7 @@ def test_a_task_waits_in_the_store_until_somebody_works(client: SyncClient, stor
             "chapter 1": "1. More about bees",
             "chapter 2": "2. More about bees",
         }
+        assert "100%" in jobs(store, "list", "--output", "table").stdout
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(15) == 0
@@ -83,6 +84,9 @@ def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(client: SyncC
             worker.terminate()
             assert worker.wait(15) == 0
         assert shown(store, task.id)["status"] == "queued"
+        # Nobody works on it, and how far it came is still there.
+        found = json.loads(jobs(store, "list").stdout)
+        assert 0 < found["progress"] < found["total"] == 50
     assert task.refresh() == "working"
 
 

@@ -103,9 +103,9 @@ def test_the_low_level_server_has_a_name_of_its_own() -> None:
 
 
 def test_a_class_without_counterpart_is_listed_once() -> None:
-    source = "from fastmcp.server.openapi import MCPType\n\nx = [MCPType.TOOL, MCPType.TOOL]\n"
+    source = "from fastmcp.server.providers import Provider\n\nx = [Provider.one, Provider.two]\n"
     assert ported(source) == source
-    assert left(source) == [(1, "fastmcp.server.openapi.MCPType")]
+    assert left(source) == [(1, "fastmcp.server.providers.Provider")]
 
 
 def test_what_a_server_was_told_about_its_port_stays() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, UsageError
+from portico import Client, MCPType, RouteMap, Server, UsageError
 from portico.openapi import shape
 from portico.openapi.document import MOST_NODES, read_document
 from portico.openapi.schemas import Schemas
@@ -174,3 +174,26 @@ def test_operations_are_chosen_and_their_names_are_distinct(options: dict[str, A
     }
     server = Server.from_openapi(spec, url="http://127.0.0.1:1", **options)
     assert [one.name for one in server.registry.tools] == names
+
+
+def test_route_maps_say_what_becomes_a_tool() -> None:
+    spec = {
+        "openapi": "3.1.0",
+        "info": {"title": "t", "version": "1"},
+        "paths": {
+            "/repos": {"get": operation("read", "repos"), "delete": operation("remove", "repos")},
+            "/admin/repos": {"get": operation("audit", "repos", "secret")},
+            "/pets": {"get": operation("pets")},
+        },
+    }
+    maps = [
+        RouteMap(methods=["GET"], pattern=r"^/repos"),
+        RouteMap(tags={"repos", "secret"}, mcp_type=MCPType.EXCLUDE),
+        RouteMap(methods=["DELETE"], mcp_type=MCPType.EXCLUDE),
+    ]
+    server = Server.from_openapi(spec, url="http://127.0.0.1:1", route_maps=maps)
+    assert [one.name for one in server.registry.tools] == ["read", "pets"]
+    with pytest.raises(UsageError, match="tool here"):
+        RouteMap(methods=["GET"], mcp_type=MCPType.RESOURCE)
+    with pytest.raises(UsageError, match="no RouteMap"):
+        Server.from_openapi(spec, url="http://127.0.0.1:1", route_maps=[{"methods": ["GET"]}])

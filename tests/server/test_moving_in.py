@@ -24,6 +24,7 @@ from portico import (
     MethodBinding,
     Namespace,
     PromptsAsTools,
+    Provider,
     ResourcesAsTools,
     Server,
     StaticTokenVerifier,
@@ -33,6 +34,7 @@ from portico import (
     ToolError,
     ToolTransform,
     ToolTransformConfig,
+    Transform,
     UsageError,
     VersionFilter,
     create_proxy,
@@ -437,3 +439,39 @@ def test_words_that_are_not_ours_are_refused() -> None:
     with pytest.raises(ValueError, match="nothing called 'x'"):
         Server("s").remove_prompt("x")
     assert portico.Context is Context
+
+
+def test_sources_and_shapes_of_ones_own_say_what_to_use_instead() -> None:
+    with pytest.raises(UsageError, match=r"Hidden.list_tools is not called.*Hooks"):
+
+        class Hidden(Transform):
+            async def list_tools(self, tools: Any) -> Any:
+                return []
+
+    with pytest.raises(UsageError, match=r"Rows would not be asked.*Service"):
+
+        class Rows(Provider):
+            async def _list_tools(self) -> Any:
+                return []
+
+
+async def test_a_transform_of_ones_own_keeps_what_it_wants() -> None:
+    class Short(Transform):
+        def keeps(self, component: Any) -> bool:
+            return len(component.name) < 3
+
+    server = Server("s")
+    server.tool(name="ab")(lambda: "")
+    server.add_transform(Short())
+    server.tool(name="abc")(lambda: "")
+    assert [one.name for one in await server.list_tools()] == ["ab"]
+
+
+async def test_files_of_a_folder_have_checks_too(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "from portico import tool\n\n\n@tool(auth=lambda call: False)\ndef hidden() -> str:\n    return ''\n"
+    )
+    server = Server("s", providers=[FileSystemProvider(tmp_path)])
+    assert [one.name for one in server.tools] == ["hidden"]
+    async with Client(server) as client:
+        assert await client.list_tools() == []

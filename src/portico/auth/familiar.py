@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from portico.auth.principal import Principal
 from portico.auth.resource import ResourceServer
-from portico.auth.verifiers.credentials import Fetcher, RequestCredentials, TokenInvalid, Verified
+from portico.auth.verifiers.credentials import Fetcher, MustWait, RequestCredentials, TokenInvalid, Verified
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
 from portico.auth.verifiers.several import Verifiers
@@ -126,6 +126,9 @@ class _GivenKey:
 class FamiliarAuth:
     """What `Server(auth=…)` may be given besides what is Portico's own: it makes a ResourceServer."""
 
+    # Without which none of its tokens is good, wherever it is a part of something else.
+    required_scopes: Collection[str] = ()
+
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         raise NotImplementedError
 
@@ -147,7 +150,7 @@ class JWTVerifier(FamiliarAuth):
     ) -> None:
         self._issuer, self._key, self._jwks_uri, self._algorithm = issuer, public_key, jwks_uri, algorithm
         self.required_scopes = list(required_scopes or ())
-        self._required, self._audience, self._home = required_scopes or (), audience, base_url
+        self._audience, self._home = audience, base_url
 
     def _verifier(self) -> JwtVerifier:
         """Made when the server is opened, as everything about logins is."""
@@ -161,7 +164,7 @@ class JWTVerifier(FamiliarAuth):
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         return ResourceServer(
-            self._verifier(), required=self._required, audience=self._audience, public_url=_origin(self._home)
+            self._verifier(), required=self.required_scopes, audience=self._audience, public_url=_origin(self._home)
         )
 
 
@@ -181,10 +184,10 @@ class IntrospectionTokenVerifier(FamiliarAuth):
         self._made = IntrospectionVerifier(
             _origin(introspection_url) or "", client_id, client_secret, url=introspection_url
         )
-        self._required, self._home = required_scopes or (), base_url
+        self.required_scopes, self._home = list(required_scopes or ()), base_url
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        return ResourceServer(self._made, required=self._required, public_url=_origin(self._home))
+        return ResourceServer(self._made, required=self.required_scopes, public_url=_origin(self._home))
 
 
 class RemoteAuthProvider(FamiliarAuth):
@@ -201,6 +204,7 @@ class RemoteAuthProvider(FamiliarAuth):
     ) -> None:
         self._verifier, self._servers, self._home = token_verifier, authorization_servers, base_url
         self._scopes, self._name = scopes_supported, resource_name
+        self.required_scopes = _required_by(token_verifier)
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         made = verifier_of(self._verifier)
@@ -208,7 +212,7 @@ class RemoteAuthProvider(FamiliarAuth):
             made.verifier if isinstance(made, ResourceServer) else made,
             public_url=_origin(str(self._home)),
             authorization_servers=[str(one) for one in self._servers],
-            required=getattr(self._verifier, "required_scopes", None) or (),
+            required=self.required_scopes,
             scopes_supported=self._scopes,
             name=self._name,
         )
@@ -228,15 +232,60 @@ class MultiAuth(FamiliarAuth):
     ) -> None:
         self._login = server
         self._verifiers = list(verifiers) if isinstance(verifiers, list | tuple) else [verifiers]
-        self._home, self._required = base_url, required_scopes or ()
+        self._home, self.required_scopes = base_url, list(required_scopes or ())
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        others = [verifier_of(one) for one in self._verifiers]
+        others = [_Requiring(verifier_of(one), _required_by(one)) for one in self._verifiers]
+        made: ResourceServer
         if self._login is None:
-            return ResourceServer(others, required=self._required, public_url=_origin(self._home))
-        made: ResourceServer = self._login.resource_for(server, verifier)
-        made.verifier = Verifiers([made.verifier, *others])
+            made = ResourceServer(others, required=self.required_scopes, public_url=_origin(self._home))
+            made.verifier = _InTurn(others)
+            return made
+        made = self._login.resource_for(server, verifier)
+        made.required |= frozenset(self.required_scopes)
+        made.verifier = _InTurn([made.verifier, *others])
         return made
+
+
+class _Requiring:
+    """A verifier whose tokens have to have these scopes."""
+
+    def __init__(self, verifier: Any, required: Collection[str]) -> None:
+        self._verifier, self._required = verifier, frozenset(required)
+
+    def __getattr__(self, name: str) -> Any:
+        # It waits where the verifier would not: who asks `at_once` would not be told of the scopes.
+        if name == "at_once":
+            raise AttributeError(name)
+        return getattr(self._verifier, name)
+
+    async def __call__(self, credentials: RequestCredentials) -> Principal | Verified | None:
+        found: Principal | Verified | None = await self._verifier(credentials)
+        principal = found.principal if isinstance(found, Verified) else found
+        if principal is not None and principal.lacks(self._required):
+            raise TokenInvalid("it lacks scopes that its verifier requires")
+        return found
+
+
+class _InTurn(Verifiers):
+    """Several verifiers, of which one may know what another refuses: theirs cannot tell whose a token is."""
+
+    def at_once(self, credentials: RequestCredentials) -> Principal | Verified | None:
+        raise MustWait
+
+    async def __call__(self, credentials: RequestCredentials) -> Principal | Verified | None:
+        refusal: TokenInvalid | None = None
+        for verifier in self._all:
+            try:
+                found = await verifier(credentials)
+            except TokenInvalid as refused:
+                refusal = refused
+                continue
+            if found is not None:
+                return found
+        if refusal is not None:
+            raise refusal
+        return None
 
 
 class DebugTokenVerifier(TokenVerifier):
@@ -263,7 +312,7 @@ class IssuerAuth(FamiliarAuth):
     """Tokens of an authorization server that knows by itself what clients need: a subclass says which it is."""
 
     def __init__(self, *, base_url: Any = None, required_scopes: Collection[str] | None = None, **more: Any) -> None:
-        self._home, self._required, self._more = base_url, required_scopes or (), more
+        self._home, self.required_scopes, self._more = base_url, list(required_scopes or ()), more
 
     def issuer(self, more: Mapping[str, Any]) -> str:
         raise NotImplementedError
@@ -271,9 +320,11 @@ class IssuerAuth(FamiliarAuth):
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         issuer = self.issuer(self._more)
         verifiers = issuer if verifier is None else verifier_of(verifier)
-        home = _origin(self._home)
         return ResourceServer(
-            verifiers, required=self._required, public_url=home, authorization_servers=[issuer.rstrip("/")]
+            verifiers,
+            required={*self.required_scopes, *_required_by(verifier)},
+            public_url=_origin(self._home),
+            authorization_servers=[issuer.rstrip("/")],
         )
 
     def _url(self, name: str) -> str:
@@ -337,7 +388,7 @@ class AuthSettings(FamiliarAuth):
         **_: Any,
     ) -> None:
         self._issuer, self._resource = str(issuer_url).rstrip("/"), str(resource_server_url or "") or None
-        self._required, self._documentation = required_scopes or (), service_documentation_url
+        self.required_scopes, self._documentation = list(required_scopes or ()), service_documentation_url
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
         return ResourceServer(
@@ -345,7 +396,7 @@ class AuthSettings(FamiliarAuth):
             audience=self._resource,
             public_url=_origin(self._resource),
             authorization_servers=[self._issuer],
-            required=self._required,
+            required={*self.required_scopes, *_required_by(verifier)},
             documentation=None if self._documentation is None else str(self._documentation),
         )
 
@@ -355,6 +406,10 @@ def verifier_of(given: Any) -> Any:
     if isinstance(given, FamiliarAuth):
         return given.resource_for(None, None).verifier
     return VerifiesByMethod(given) if hasattr(given, "verify_token") else given
+
+
+def _required_by(verifier: Any) -> list[str]:
+    return list(getattr(verifier, "required_scopes", None) or ())
 
 
 def is_familiar(auth: Any, verifier: Any) -> bool:
@@ -375,8 +430,7 @@ def familiar_resource(auth: Any, verifier: Any, server: Any) -> ResourceServer:
         ).resource_for(server, verifier)
     chosen = auth if hasattr(auth, "verify_token") else verifier
     home = _origin(str(getattr(chosen, "base_url", None) or "") or None)
-    required = getattr(chosen, "required_scopes", None) or ()
-    return ResourceServer(verifier_of(chosen), required=required, public_url=home)
+    return ResourceServer(verifier_of(chosen), required=_required_by(chosen), public_url=home)
 
 
 def _is_settings(auth: Any) -> bool:

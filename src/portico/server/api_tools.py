@@ -17,6 +17,7 @@ from portico.openapi.credentials import SecuritySchemes
 from portico.openapi.document import ApiDocument, read_document
 from portico.openapi.operations import Operation, OperationFilter, described, hints, named, operations
 from portico.openapi.place import base_of, is_absolute
+from portico.openapi.route_maps import is_tool
 from portico.openapi.sending import ApiAnswer, ApiSender, AsgiApiSender, ClientApiSender, HttpApiSender
 from portico.openapi.shape import OperationShape, ShapeMaker
 from portico.schema import check
@@ -54,6 +55,7 @@ class ApiOptions(OperationFilter, total=False):
     headers: Mapping[str, str]
     variables: Mapping[str, str]
     rename: Mapping[str, str]
+    route_maps: Sequence[Any]
     private: bool
     outputs: bool
     timeout: float
@@ -238,12 +240,14 @@ def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
     document = spec if isinstance(spec, ApiDocument) else read_document(spec)
     api = _api(document, options)
     kept: Any = {name: value for name, value in options.items() if name in OperationFilter.__annotations__}
-    found = named(list(operations(document, kept)), options.get("rename", {}))
+    maps = options.get("route_maps") or ()
+    wanted = [one for one in operations(document, kept) if is_tool(one, maps)]
+    found = named(wanted, options.get("rename", {}))
     if not found:
         raise UsageError("none of the operations of the document is wanted, or it has none")
     tools = [OperationTool(api, operation, name) for name, operation in found.items()]
     _check_place(api, tools)
-    server._add_components(list(_sound(tools)))
+    server.add_components(list(_sound(tools)))
     server.hold(api.sender.lifespan)
     return api
 

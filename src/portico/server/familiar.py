@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.rpc.call import Call
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.familiar_context import all_pages
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
@@ -246,6 +247,14 @@ class FamiliarServer:
         The function takes a request and returns a text, something that is JSON, or a response of Starlette's.
         """
         pages = load_module("portico.transport.http.pages")
+        if "{" in path:
+            raise UsageError(
+                f"{path!r} has a variable: a page is at one path; take what varies from request.query_params"
+            )
+        known = {(one.method, one.path) for one in self.pages}
+        for method in methods:
+            if (method.upper(), path) in known:
+                raise UsageError(f"there is already a page at {path}")
 
         def register(fn: F) -> F:
             async def page(request: Request) -> Answer:
@@ -436,10 +445,10 @@ class FamiliarServer:
 def _from_within(method: str, params: dict[str, Any]) -> Call:
     call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=0, revision=LATEST)
     passage = current.get()
-    if passage is None:
-        return call
     # A body that passes on the name of a tool must not lend its client more than that may do itself.
-    by = passage.call
+    by = CurrentCall.call() if passage is None else passage.call
+    if by is None:
+        return call
     who = {"principal": by.principal, "client": by.client, "address": by.address, "headers": by.headers}
     return msgspec.structs.replace(call, **who, facet=by.facet)
 

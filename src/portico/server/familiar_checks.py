@@ -15,6 +15,7 @@ from portico.auth.familiar import AccessToken, access_token_of
 from portico.auth.principal import Principal
 from portico.rpc.call import Call, Handler
 from portico.server.calling.checks import TAGS
+from portico.server.guard import Passage, passed
 from portico.server.middleware import CallNext, Hooks, MiddlewareContext
 from portico.wire import jsonrpc
 from portico.wire.completion import PromptReference
@@ -29,6 +30,14 @@ _LISTS = {
     "resources/list": ("resources", "uri"),
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
 }
+# Where what is asked for by its name is listed.
+_LIST_OF = {
+    "tools/call": "tools/list",
+    "prompts/get": "prompts/list",
+    "resources/read": "resources/list",
+    "completion/complete": "prompts/list",
+}
+MOST_PAGES = 100
 _members = msgspec.json.Decoder(dict[str, Raw])
 _entries = msgspec.json.Decoder(list[Raw])
 _keys = msgspec.json.Decoder(dict[str, Any])
@@ -78,6 +87,8 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
     restricted = require_scopes(*scopes)
 
     def check(context: AuthContext) -> bool | Awaitable[bool]:
+        if context.component is None:
+            return restricted(context)  # it is another server's, and may have the tag
         definition = getattr(context.component, "definition", context.component)
         tags = (getattr(definition, "meta", None) or {}).get(TAGS, ())
         return restricted(context) if tag in tags else True
@@ -87,6 +98,9 @@ def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
 
 async def allow(auth: Any, call: Call, component: Any) -> None:
     """Ask a check, or each of several. Raises what a check raises, and otherwise that there is no such thing."""
+    if (noted := passed.get()) is not None:
+        # It is about every call, as rules are, so that what comes of one is not kept for the next.
+        noted.append(Passage(call))
     for check in auth if isinstance(auth, list | tuple) else (auth,):
         said = check(AuthContext(call, component))
         if isawaitable(said):
@@ -101,6 +115,8 @@ def _missing(call: Call) -> InvalidParams:
     params = call.typed()
     if call.method == "resources/read":
         return ResourceNotFound(params.uri)
+    if call.method == "completion/complete":
+        return InvalidParams("Nothing to complete")
     return Unknown("prompt" if call.method == "prompts/get" else "tool", getattr(params, "name", ""), [])
 
 
@@ -166,10 +182,28 @@ class AuthMiddleware(Hooks):
         self._auth = auth
 
     async def _check(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        await allow(self._auth, context.call, context.component)
+        component = context.component or await self._listed(context, call_next)
+        await allow(self._auth, context.call, component)
         return await call_next(context)
 
-    on_call_tool = on_read_resource = on_get_prompt = _check
+    async def _listed(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """What is mounted, which is known by its entry alone; None if it is not listed."""
+        method = _LIST_OF[context.method]
+        if not context.server.others:
+            return None
+        name_of, params = context.server.catalogs[method].name_of, b"{}"
+        for _ in range(MOST_PAGES):
+            call = replace(context.call, method=method, params=Raw(params), read=None)
+            page = await call_next(context.copy(call=call, method=method, message=None))
+            for entry in getattr(page, _LISTS[method][0]):
+                if name_of(entry) == context.name:
+                    return entry
+            if not isinstance(page.next_cursor, str):
+                break
+            params = jsonrpc.encode({"cursor": page.next_cursor})
+        return None
+
+    on_call_tool = on_read_resource = on_get_prompt = on_complete = _check
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)

@@ -23,6 +23,9 @@ from portico.wire.meta import Params
 from portico.wire.methods import METHODS, Method, add_method
 from portico.wire.revisions import LATEST, REVISIONS
 
+# How methods of the protocol begin: rules and limits know what those are about.
+_RESERVED = frozenset(method.partition("/")[0] for method in METHODS)
+
 
 class ServerRequestContext(RequestContext):
     """What the SDK gives to functions that answer a method."""
@@ -37,10 +40,6 @@ class ServerRequestContext(RequestContext):
         return cls
 
     @property
-    def context(self) -> Context:
-        return self._ctx
-
-    @property
     def method(self) -> str:
         return self.call.method
 
@@ -49,7 +48,10 @@ class ServerRequestContext(RequestContext):
 
     @property
     def params(self) -> dict[str, Any] | None:
-        return None if not self.call.params else msgspec.json.decode(self.call.params)
+        try:
+            return None if not self.call.params else msgspec.json.decode(self.call.params)
+        except (ValueError, RecursionError) as mistake:
+            raise InvalidParams(f"Invalid params for {self.call.method}: {mistake}") from None
 
 
 def request_context(call: Call, server: Any) -> ServerRequestContext:
@@ -139,7 +141,7 @@ class ExtensionService(Service):
             self._register(_resource(bound.resource))
         self._bindings = list(extension.methods())
         for binding in self._bindings:
-            if binding.method in METHODS and not binding.method.startswith(extension.identifier.partition("/")[0]):
+            if binding.method.partition("/")[0] in _RESERVED:
                 raise UsageError(f"{binding.method!r} is a method of the protocol; an extension has its own")
 
     def added(self, server: Any) -> None:
@@ -194,12 +196,12 @@ def _resource(given: Any) -> Component:
 
 
 def _params(kind: Any, call: Call) -> Any:
-    said = msgspec.json.decode(call.params or b"{}")
     try:
+        said = msgspec.json.decode(call.params or b"{}")
         if hasattr(kind, "model_validate"):
             return kind.model_validate(said)
         return msgspec.convert(said, kind)
-    except ValueError as mistake:
+    except (ValueError, RecursionError) as mistake:
         raise InvalidParams(f"Invalid params: {str(mistake)[:500]}") from None
 
 

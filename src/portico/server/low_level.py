@@ -158,6 +158,7 @@ class LowLevelServer(Server):
         self._extend()
 
     async def _answered(self, fn: Answers, result: type[Struct], call: Call) -> Any:
+        call.typed()  # params that do not fit are refused here: the functions are not written for them
         context = request_context(call, self)
         CurrentCall.answering.set(context)
         return _result(await fn(context, call), result, self._hints)

@@ -72,7 +72,8 @@ class MiddlewareContext(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Of the tool, prompt or resource that it is about; otherwise nothing."""
-        return str(getattr(self.message, "name", None) or getattr(self.message, "uri", ""))
+        about = getattr(self.message, "ref", self.message)
+        return str(getattr(about, "name", None) or getattr(about, "uri", ""))
 
     @property
     def fastmcp_context(self) -> Any:
@@ -85,7 +86,7 @@ class MiddlewareContext(Struct, frozen=True):
         registry = self.server.registry
         if self.method == "tools/call":
             return registry.by_name.get(self.name)
-        return registry.prompts.get(self.name) or registry.resource(self.name)[0]
+        return registry.prompts.get(self.name) or registry.templates.get(self.name) or registry.resource(self.name)[0]
 
     def copy(self, **changes: Any) -> MiddlewareContext:
         return msgspec.structs.replace(self, **changes)
@@ -286,7 +287,7 @@ class ResponseCachingMiddleware(Hooks):
             return await call_next(context)
         arguments = msgspec.json.decode(params.arguments or b"{}")
         said = msgspec.json.encode([params.name, arguments], order="deterministic")
-        key = (*_sender(context.call), context.call.revision, said)
+        key = (*_sender(context), context.call.revision, said)
         kept = self._kept.get(key)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1]
@@ -303,11 +304,16 @@ class ResponseCachingMiddleware(Hooks):
         return result
 
 
-def _sender(call: Call) -> tuple[Any, ...]:
-    """The same for those who would get the same: a principal may do less by another token, or through a view."""
+def _sender(context: MiddlewareContext) -> tuple[Any, ...]:
+    """The same for those who would get the same: a principal may do less by another token, or through a view; and
+    bodies see its claims, and headers that the server asks for."""
+    call = context.call
     principal = call.principal
     may = tuple(getattr(principal, name, None) for name in ("scopes", "groups", "client_id"))
-    return (identity_of(principal), may, call.address is None, call.facet)
+    claims = msgspec.json.encode(getattr(principal, "claims", None), enc_hook=repr, order="deterministic")
+    wanted = () if context.server is None else context.server.runtime.headers
+    headers = tuple((call.headers or {}).get(name.encode()) for name in wanted)
+    return (identity_of(principal), may, claims, headers, call.address is None, call.facet)
 
 
 class ResponseLimitingMiddleware(Hooks):

@@ -6,7 +6,7 @@ before its services are asked; what it passes on, where it is known whose it is:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any, NoReturn, Protocol
@@ -62,8 +62,10 @@ class Protection:
     def around(self, method: str, answer: Answer, service: Service | None = None) -> Answer:
         """The answer to a method, for those who may have it."""
         enter = _ENTERING.get(method)
-        if enter is None and method in KINDS:
-            enter = Protection._list if service is None else Protection._list_of_service
+        if method in KINDS and service is not None:
+            enter = Protection._list_of_service
+        if method == "completion/complete" and service is not None:
+            return partial(self._pass, partial(self._complete, owner=service.name), answer)
         if enter is None and service is not None and not method.startswith("tasks/"):
             return partial(self._pass, partial(self._service_method, service.name), answer)
         if enter is None and method == "server/discover":
@@ -184,11 +186,12 @@ class Protection:
         waiting = None if self.meter is None else self.meter.reach(passage)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
-    def _complete(self, passage: Passage, answer: Answer) -> Any:
+    def _complete(self, passage: Passage, answer: Answer, owner: str = "") -> Any:
+        """With an owner, a service answers for everything that is not the server's own."""
         ref = passage.call.typed().ref
         kind: Kind
         kind, name = ("prompt", ref.name) if isinstance(ref, PromptReference) else ("template", ref.uri)
-        owned = self._server.own(kind, name)
+        owned = self._server.own(kind, name) or (Owned(owner, name) if owner else None)
         if owned is None:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, NOTHING):
@@ -198,8 +201,13 @@ class Protection:
 
     # What is listed, and listened to
 
-    def _list(self, passage: Passage, answer: Answer) -> Any:
-        return answer(passage.call) if self.guard is None else self._seen(passage.call)
+    def lists(self, answers: Mapping[str, Answer], services: Mapping[str, Service]) -> dict[str, Answer]:
+        """The answers, of which the server's own lists have only what the caller may see."""
+        own = {method: partial(self._list, answer) for method, answer in answers.items() if method in KINDS}
+        return {**answers, **{method: seen for method, seen in own.items() if method not in services}}
+
+    def _list(self, answer: Answer, call: Call) -> Any:
+        return answer(call) if self.guard is None else self._seen(call)
 
     def _seen(self, call: Call) -> Any:
         """A list without what the caller may not see."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Facet, Handler, Middleware, members
+from portico.server.asking.current import CurrentCall
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
@@ -284,15 +285,21 @@ class Server(FamiliarServer, Registrar):
             for kind, method in _ASKED_BY_NAME.items()
             if method in service.methods()
         }
-        for service in self._services:
-            answers = {method: service.around(method, answer) for method, answer in answers.items()}
-        self._unprotected = answers
+        self._unprotected = self._answers = self._wrapped(answers)
         if self.protection is not None:
             by_method = {method: service for service in self._services for method in service.methods()}
+            # What services put around a list is put around what the caller may see of it.
+            seen = self.protection.lists(answers, by_method)
             around = self.protection.around
-            answers = {method: around(method, answer, by_method.get(method)) for method, answer in answers.items()}
+            self._answers = {
+                method: around(method, answer, by_method.get(method)) for method, answer in self._wrapped(seen).items()
+            }
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
-        self._answers = answers
+
+    def _wrapped(self, answers: dict[str, Answer]) -> dict[str, Answer]:
+        for service in self._services:
+            answers = {method: service.around(method, answer) for method, answer in answers.items()}
+        return answers
 
     def _answerers(self) -> dict[str, Answer]:
         """The function that answers each method. Without its capability a method is not there."""
@@ -639,6 +646,7 @@ class Server(FamiliarServer, Registrar):
         * **headers** – sent with every request.
         * **variables** – of the URL of the document's server.
         * **tags**, **paths**, **methods** – only these become tools; **exclude_tags** and so on: not these.
+        * **route_maps** – FastMCP's way to say the same: the first `RouteMap` that fits an operation decides.
         * **rename** – the names of tools, by the ids of their operations.
         * **private** – whether the document may name an address of a private network.
         * **outputs** – whether tools have output schemas; then an answer that does not fit is an error.
@@ -667,20 +675,24 @@ class Server(FamiliarServer, Registrar):
     # Registering
 
     def _register(self, component: Component) -> None:
-        self._add_components([component])
+        self.add_components([component])
         run_time.note_alone(self.subscriptions.spread, component)
 
-    def _add_components(self, components: list[Component]) -> None:
+    def add_components(self, components: list[Component]) -> None:
+        """Add tools, resources and prompts, all of them or none, with what this server says of all of its own."""
         for one in components:
             # A service says itself how its tools answer.
             if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
                 one.structure_text()
-            if isinstance(one, Resource) and not one.says_security and not one.owner:
+            if isinstance(one, Resource) and not one.says_security:
                 one.security = self._resource_security
         if self._on_duplicate != "error":
             components = self.registry.without_doubles(components, self._on_duplicate)
         if self._filters:
             components = [one for one in components if all(keeps(one) for keeps in self._filters)]
+        if any(not isinstance(one, Completes) and _is_restricted(one) for one in components):
+            # What a body asks of this server is for its caller, who may not be let do this.
+            CurrentCall.wanted = True
         pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
         known = {one.uri for one in components if isinstance(one, Resource)}
         self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
@@ -699,11 +711,15 @@ class Server(FamiliarServer, Registrar):
     def _add_bundle(self, name: str, components: list[Component]) -> None:
         if name in self._bundles:
             raise UsageError(f"there is already a service {name!r}; remove it first")
+        self.add_to_bundle(name, components)
+
+    def add_to_bundle(self, name: str, components: list[Component]) -> None:
+        """Add what a service has, at once or later: rules know it by the name of the service, and it goes with it."""
         for component in components:
             if not isinstance(component, Completes):
                 component.owner = name
-        self._add_components(components)
-        self._bundles[name] = components
+        self.add_components(components)
+        self._bundles[name] = [*self._bundles.get(name, ()), *components]
 
     def _add_service(self, service: Service) -> None:
         self._services.append(service)
@@ -936,6 +952,11 @@ _ASKED_BY_NAME: dict[Kind, str] = {
     "tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read", "template": "resources/read"
 }  # fmt: skip
 _STRANGER = Call(method="tools/call", address="")
+
+
+def _is_restricted(component: Tool | Resource | Prompt) -> bool:
+    scopes = component.needs if isinstance(component, Tool) else component.body.service_scopes
+    return component.auth is not None or bool(scopes)
 
 
 def _kind(resource: Resource) -> Kind:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import random
+import re
+from typing import Any
+
 import httptools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portico import Server
+from portico.server.endpoint import exchange as exchange_for
+from portico.transport.http.connection import Connection
+from portico.transport.http.exchange import Settings
+from portico.transport.http.listener import Listener
 from portico.transport.http.plain_heads import MOST_KNOWN, PlainHeads
 
 BODY = b"{}"
+# Connections for each way to be set up.
+ROUNDS = 500
 START = b"POST /mcp HTTP/1.1"
 USUAL = (b"Host: localhost", b"content-type: application/json", b"content-length: 2")
 
@@ -146,3 +159,124 @@ def test_no_head_is_read_otherwise_than_by_the_parser(lines: list[bytes], random
     random.shuffle(mixed)  # type: ignore[attr-defined]
     agrees(heads, head_of(*mixed))
     agrees(heads, head_of(*mixed))
+
+
+# Whole connections, with and without the shorter ways: what is asked of the server, and what is answered, is the same
+
+
+class Parsing(Connection):
+    """Reads everything with the parser."""
+
+    def _serve_whole(self, data: bytes) -> bool:
+        return False
+
+
+class Wire(asyncio.Transport):
+    """What is written to a client."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__({"peername": (peer, 1)})
+        self.said, self.over = b"", False
+
+    def write(self, data: Any) -> None:
+        self.said += b"" if self.over else data
+
+    def close(self) -> None:
+        self.over = True
+
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_reading(self) -> bool:
+        return True
+
+
+class Site:
+    """A server whose connections are read in one way."""
+
+    def __init__(self, kind: type[Connection], **options: Any) -> None:
+        self.kind = kind
+        self.listener = Listener(exchange_for(Server("read", version="1"), Settings(**options)))
+        self.listener._tick()
+        self.asked: list[Any] = []
+        handle = self.listener.exchange.handle
+
+        def noting(request: Any, writer: Any) -> None:
+            said = (request.method, request.path, request.query, request.body, dict(request.headers))
+            self.asked.append((*said, request.headers.repeated, request.peer, request.cors, request.proxied))
+            handle(request, writer)
+
+        self.listener.exchange.handle = noting  # type: ignore[method-assign]
+
+    async def hear(self, peer: str, pieces: list[bytes]) -> tuple[Any, ...]:
+        self.asked.clear()
+        connection, wire = self.kind(self.listener), Wire(peer)
+        connection.connection_made(wire)
+        for piece in pieces:
+            connection.data_received(piece)
+            await asyncio.sleep(0)
+        for _ in range(8):
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert self.listener.held == 0
+        return re.sub(rb"date: .*?\r\n", b"", wire.said), wire.over, list(self.asked)
+
+
+STARTS = (
+    *[START] * 12,
+    *(b"POST /mcp?a=b HTTP/1.1", b"POST http://evil.example/mcp HTTP/1.1", b"POST /mcp HTTP/1.0"),
+    *(b"POST /nowhere HTTP/1.1", b"GET /readyz HTTP/1.1", b"POST //mcp HTTP/1.1", b"POST /m%63p HTTP/1.1"),
+)
+HOSTS = (*[b"Host: localhost"] * 12, b"host: good.example:80", b"HOST: evil.example", b"Host:localhost", b"X-No: host")
+KINDS = (*[b"Content-Type: application/json"] * 12, b"content-type: text/plain", b"Content-Type:  application/json ")
+MORE = (
+    *(b"Authorization: Bearer secret", b"authorization: Bearer secret", b"Authorization: Bearer wrong"),
+    *(b"Origin: http://localhost", b"Origin: http://evil.example", b"Connection: keep-alive", b"Connection: x, close"),
+    *(b"X-Forwarded-For: 192.0.2.7", b"X-Forwarded-For: 192.0.2.8", b"Forwarded: for=192.0.2.9", b"Accept: */*"),
+    *(b"Accept: text/html", b"MCP-Protocol-Version: 2025-06-18", b"TRANSFER-encoding: Chunked", b"Portico-Sent-On: x"),
+    *STRANGE,
+)
+MESSAGE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
+
+
+def some_request(chance: random.Random) -> bytes:
+    body = chance.choice((*[MESSAGE] * 6, b"", b"{}", b"x" * 600, MESSAGE + b" " * 300))
+    length = b"%d" % (len(body) + chance.choice((*[0] * 12, 1, -1)))
+    size = chance.choice((*[b"Content-Length: "] * 12, b"content-length:", b"Content-Length: 0", b"Content-Length: +"))
+    lines = [
+        chance.choice(HOSTS),
+        chance.choice(KINDS),
+        size + length,
+        *chance.choices(MORE, k=chance.choice((0, 0, 1, 2))),
+    ]
+    if chance.random() < 0.7:
+        lines.append(b"Authorization: Bearer secret")
+    if chance.random() < 0.2:
+        chance.shuffle(lines)
+    return head_of(*lines, start=chance.choice(STARTS)) + body
+
+
+def cut(data: bytes, chance: random.Random) -> list[bytes]:
+    at = sorted(chance.choices(range(len(data) + 1), k=chance.choice((0, 0, 0, 1, 2))))
+    return [piece for piece in (data[i:j] for i, j in zip([0, *at], [*at, len(data)], strict=True)) if piece]
+
+
+@pytest.mark.parametrize("options", [{}, {"token": "secret", "most_body_bytes": 500}, {"longest_body": 100}], ids=str)
+async def test_a_connection_is_answered_the_same_whichever_way_it_is_read(options: dict[str, Any]) -> None:
+    options = {"allow_hosts": ["good.example"], "trusted_proxies": ["10.0.0.1"], **options}
+    usual, parsing = Site(Connection, **options), Site(Parsing, **options)
+    chance = random.Random(7)
+    # Some come again: then their heads are known.
+    known = [some_request(chance) for _ in range(30)]
+    for _ in range(ROUNDS):
+        requests = [chance.choice((*known, some_request(chance))) for _ in range(chance.choice((1, 1, 2, 3)))]
+        apart = chance.random() < 0.6
+        pieces = [piece for one in requests for piece in cut(one, chance)] if apart else cut(b"".join(requests), chance)
+        peer = chance.choice(("127.0.0.1", "10.0.0.1", "192.0.2.1"))
+        assert await usual.hear(peer, pieces) == await parsing.hear(peer, pieces), (peer, pieces)
+    assert usual.listener.known and not parsing.listener.plain._lines

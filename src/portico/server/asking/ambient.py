@@ -8,6 +8,7 @@ from portico.auth.familiar import AccessToken, access_token_of
 from portico.auth.principal import Principal
 from portico.server.asking.context import Context
 from portico.server.asking.current import CurrentCall
+from portico.server.asking.familiar_context import RequestContext
 from portico.server.calling.dependencies import Depends
 from portico.wire.errors import ToolError
 
@@ -20,6 +21,8 @@ def _current() -> Context | None:
     if isinstance(found, tuple):
         call, runtime = found
         return Context(call, runtime, _cannot_ask)
+    if isinstance(found, RequestContext):
+        return found.context
     return found if isinstance(found, Context) else None
 
 

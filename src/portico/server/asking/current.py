@@ -16,6 +16,12 @@ class CurrentCall:
     answering: ContextVar[Any] = ContextVar("portico_answering")
 
     @classmethod
+    def call(cls) -> Any:
+        """The Call itself; None outside of one, and where no program has asked for it."""
+        found = cls.answering.get(None)
+        return found[0] if isinstance(found, tuple) else getattr(found, "call", None)
+
+    @classmethod
     def is_used_by(cls, fn: Any) -> bool:
         known = getattr(fn, "__globals__", {}) if cls.wanted else {}
         return any(value is one for value in list(known.values()) for one in cls.gives_context)

@@ -42,6 +42,10 @@ class RequestContext:
         self._ctx = ctx
 
     @property
+    def context(self) -> Context:
+        return self._ctx
+
+    @property
     def request_id(self) -> int | str | None:
         return self._ctx.request_id
 

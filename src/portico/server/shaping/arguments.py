@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from portico.schema.describe import schema as schema_of
-from portico.wire.errors import UsageError
+from portico.wire.errors import ToolError, UsageError
 
 
 class ArgTransform(Struct, kw_only=True):
@@ -51,6 +51,7 @@ class ArgumentShape:
         if unknown:
             raise UsageError(f"the tool {tool!r} has no argument {unknown[0]!r} to change")
         self._inward: dict[str, str] = {}
+        self._hidden: set[str] = set()
         self._fixed: dict[str, Any] = {}
         self._made: dict[str, Callable[[], Any]] = {}
         self._defaults: dict[str, Any] = {}
@@ -60,6 +61,7 @@ class ArgumentShape:
         for name, described in properties.items():
             change = as_change(changes.get(name))
             if change.hide:
+                self._hidden.add(name)
                 self._hide(tool, name, change, name in was)
                 continue
             outward = change.name if isinstance(change.name, str) else name
@@ -88,14 +90,13 @@ class ArgumentShape:
         return set(self._inward)
 
     def inward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the tool knows them. What it has never heard of stays, for it to refuse; what is hidden
-        cannot be said from outside."""
-        hidden = self._fixed.keys() | self._made.keys()
+        """The arguments as the tool knows them. What it has never heard of stays, for it to refuse. Raises ToolError:
+        what is hidden cannot be said from outside."""
         said = {self._inward.get(name, name): value for name, value in arguments.items()}
-        unknown = [name for name in arguments if name not in self._inward and name in {*hidden, *self._inward.values()}]
-        for name in unknown:
+        gone = {*self._hidden, *self._inward.values()} - self._inward.keys()
+        for name in sorted(gone & arguments.keys()):
             # The old name of something that has another one now, or is hidden: nothing has this name any more.
-            said[f"{name} "] = said.pop(name, None)
+            raise ToolError(f"Unknown argument {name!r}. Accepted: {', '.join(map(repr, self._inward))}.")
         made = {name: make() for name, make in self._made.items()}
         return {**self._defaults, **said, **self._fixed, **made}
 

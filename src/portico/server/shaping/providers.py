@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -40,7 +40,17 @@ class LocalProvider(Service):
     def _register(self, component: Component) -> None:
         super()._register(component)
         for server in getattr(self, "_servers", ()):
-            server.add(component)
+            server.add_to_bundle(self.name, [component])
+
+
+class Provider:
+    """FastMCP's word for a source of components of one's own, which is a Service here."""
+
+    def __init_subclass__(cls) -> None:
+        raise UsageError(
+            f"{cls.__name__} would not be asked: where components come from elsewhere, a portico.Service offers them, "
+            "or server.add and server.remove at any time; listeners are told"
+        )
 
 
 class FileSystemProvider:
@@ -73,7 +83,10 @@ class FileSystemProvider:
 
     def _watching(self, handler: Handler) -> Handler:
         async def watch(call: Call) -> Any:
-            self._scan()
+            try:
+                self._scan()
+            except Error as mistake:
+                log.error("a folder of tools stays as it was: %s", mistake)
             return await handler(call)
 
         return watch
@@ -91,17 +104,21 @@ class FileSystemProvider:
     def _read(self, path: Path, stamp: tuple[int, int]) -> None:
         try:
             components = list(_components(_load(path, self.root)))
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("%s cannot be imported; what it had before is gone", path)
             components = []
         if path in self._known:
-            self._withdraw(self._known.pop(path)[1])
+            self._withdraw(self._known.pop(path)[1], components)
         self._known[path] = stamp, components
         for server in self._servers:
-            _offer(server, components)
+            _offer(server, [one for one in components if one not in server.disabled])
 
-    def _withdraw(self, components: list[Component]) -> None:
+    def _withdraw(self, components: list[Component], instead: Sequence[Component] = ()) -> None:
+        """Take components away. What was disabled stays so where there is another `instead`."""
         for server in self._servers:
+            away = {_key(one) for one in components if one in server.disabled}
+            kept = [one for one in server.disabled if one not in components]
+            server.disabled = [*kept, *(one for one in instead if _key(one) in away)]
             for one in components:
                 server.registry.remove(one)
 
@@ -151,9 +168,13 @@ def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any
 
 def _offer(server: Any, components: list[Component]) -> None:
     try:
-        server.registry.add_all(components)
+        server.add_components(components)
     except Error as mistake:
         log.error("a file of tools was left out: %s", mistake)
+
+
+def _key(component: Any) -> tuple[type, str]:
+    return type(component), getattr(component, "uri", None) or component.name
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -147,9 +147,13 @@ async def forward_raw(**arguments: Any) -> ToolResult:
 async def _ask(behind: Behind, arguments: dict[str, Any]) -> ToolResult:
     parent = behind.tool.parent
     said = CallToolParams(name=parent.name, arguments=Raw(msgspec.json.encode(arguments)))
-    result = parent.start(behind.call, said, behind.runtime)
-    if type(result) is CoroutineType:
-        result = await result
+    try:
+        result = parent.start(behind.call, said, behind.runtime)
+        if type(result) is CoroutineType:
+            result = await result
+    finally:
+        # The parent may be such a tool too, and have left what is behind itself.
+        _behind.set(behind)
     if not isinstance(result, CallToolResult):
         raise ToolError(f"The tool {parent.name!r} asks something, which cannot be passed on from here.")
     if result.is_error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,13 +17,28 @@ from portico.server.middleware import CallNext, Hooks, MiddlewareContext
 from portico.server.registry.registry import version_order
 from portico.server.registry.service import Completes, Component
 from portico.server.shaping.arguments import ArgumentShape
+from portico.wire.completion import PromptReference
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.tools import Tool as Definition
 
+log = logging.getLogger("portico")
+
 
 class Transform:
-    """What `server.add_transform` takes: which of a server's components are there, and in which shape."""
+    """What `server.add_transform` takes: which of a server's components are there, and in which shape.
+
+    A subclass of one's own says it with `keeps`, or puts a middleware on the server with `put_on`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        theirs = [name for name in vars(cls) if name.startswith(("list_", "get_"))]
+        if theirs:
+            raise UsageError(
+                f"{cls.__name__}.{theirs[0]} is not called: a Transform of one's own has `keeps(component)` here; "
+                "other lists and calls are made by a middleware, portico.Hooks with on_list_tools and on_call_tool"
+            )
 
     def put_on(self, server: Any) -> None:
         """Called once, with the server that it is for."""
@@ -62,18 +78,21 @@ class ToolTransform(Transform, Hooks):
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.tools = [self._shaped(one) for one in result.tools if self._is_there(one.name)]
+        shaped = [self._shaped(one) for one in result.tools if self._is_there(one.name)]
+        result.tools = [one for one in shaped if one is not None]
         return result
 
     def _is_there(self, name: str) -> bool:
         change = self._changes.get(name)
         return name not in self._outward if change is None else change.enabled
 
-    def _shaped(self, tool: Definition) -> Definition:
+    def _shaped(self, tool: Definition) -> Definition | None:
         change = self._changes.get(tool.name)
         if change is None:
             return tool
-        shape = self._shapes[tool.name] = ArgumentShape(tool.name, tool.input_schema, change.arguments)
+        shape = self._take_shape(tool, change)
+        if shape is None:
+            return None
         meta = {**(tool.meta or {}), **(change.meta or {})}
         if change.tags is not None:
             meta |= described_meta({"tags": change.tags})
@@ -85,6 +104,17 @@ class ToolTransform(Transform, Hooks):
             input_schema=shape.schema,
             meta=meta or None,
         )
+
+    def _take_shape(self, tool: Definition, change: ToolTransformConfig) -> ArgumentShape | None:
+        """None for a tool that has other arguments than its change is about: without it, it is not to be had."""
+        try:
+            shape = ArgumentShape(tool.name, tool.input_schema, change.arguments)
+        except UsageError as mistake:
+            log.error("a tool is left out that cannot be given its other shape: %s", mistake)
+            self._shapes.pop(tool.name, None)
+            return None
+        self._shapes[tool.name] = shape
+        return shape
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         said = context.message
@@ -100,6 +130,9 @@ class ToolTransform(Transform, Hooks):
         if not change.enabled:
             raise InvalidParams(f"Unknown tool: {said.name}")
         shape = await self._shape(name, change, context, call_next)
+        if change.arguments and shape is None:
+            # What is hidden or fixed must not be had by who is not shown the tool.
+            raise InvalidParams(f"Unknown tool: {said.name}")
         arguments = said.arguments if shape is None else shape.encoded(said.arguments)
         message = msgspec.structs.replace(said, name=name, arguments=arguments)
         return await call_next(context.copy(message=message))
@@ -115,7 +148,8 @@ class ToolTransform(Transform, Hooks):
             page = await call_next(MiddlewareContext(call, "tools/list"))
             for one in page.tools:
                 if one.name == name:
-                    self._shapes[name] = ArgumentShape(name, one.input_schema, change.arguments)
+                    self._take_shape(one, change)
+                    return self._shapes.get(name)
             cursor = page.next_cursor if isinstance(page.next_cursor, str) else None
             if cursor is None:
                 break
@@ -272,6 +306,15 @@ class Namespace(Transform, Hooks):
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         return await call_next(self._bare(context, "prompt"))
+
+    async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        ref = context.message.ref
+        if isinstance(ref, PromptReference):
+            if not ref.name.startswith(self._prefix):
+                raise InvalidParams(f"Nothing to complete: {ref.name}")
+            bare = msgspec.structs.replace(ref, name=ref.name.removeprefix(self._prefix))
+            context = context.copy(message=msgspec.structs.replace(context.message, ref=bare))
+        return await call_next(context)
 
     def _named(self, entries: Sequence[Any]) -> list[Any]:
         return [msgspec.structs.replace(one, name=self._prefix + one.name) for one in entries]

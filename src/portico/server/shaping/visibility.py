@@ -6,6 +6,7 @@ Other servers have nothing of this: the middleware is put on with the first such
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from types import CoroutineType
 from typing import Any
 
@@ -16,7 +17,9 @@ from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
+from portico.server.guard import Kind
 from portico.server.middleware import CallNext, Hooks, MiddlewareContext
+from portico.server.registry.service import Answer
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError
 
 _STATE = "portico/visibility"
@@ -88,6 +91,19 @@ class ConversationVisibility(Hooks):
         result.prompts = self._listed(context, result.prompts, self._server.prompts, Prompt, "name")
         return result
 
+    async def on_list_resource_templates(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        result = await call_next(context)
+        known = self._server.templates
+        result.resource_templates = [
+            one for one in result.resource_templates if not self._hidden(context.call, known.get(one.uri_template))
+        ]
+        return result
+
+    async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        if self._hidden(context.call, context.component):
+            raise InvalidParams("Nothing to complete")
+        return await call_next(context)
+
     async def on_list_resources(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
         result.resources = self._listed(context, result.resources, self._server.resources, Resource, "uri")
@@ -107,8 +123,7 @@ class ConversationVisibility(Hooks):
         found = self._found(call, Tool, name) if self._server.registry.tool(name) is None else None
         if found is None:
             return await call_next(context)
-        result = found.start(call, context.message, self._server.runtime)
-        return await result if type(result) is CoroutineType else result
+        return await self._counted(call, "tool", found, partial(_start, found, self._server.runtime))
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call
@@ -118,7 +133,9 @@ class ConversationVisibility(Hooks):
         found = self._found(call, Prompt, name) if known is None else None
         if found is None:
             return await call_next(context)
-        return await found.get(call, context.message, self._server.runtime)
+        return await self._counted(
+            call, "prompt", found, lambda call: found.get(call, call.typed(), self._server.runtime)
+        )
 
     async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         uri, call = context.message.uri, context.call
@@ -128,7 +145,22 @@ class ConversationVisibility(Hooks):
         found = self._found(call, Resource, uri) if known is None else None
         if found is None or found.template is not None:
             return await call_next(context)
-        return await found.read(call, context.message, self._server.runtime, {})
+        return await self._counted(
+            call, "resource", found, lambda call: found.read(call, call.typed(), self._server.runtime, {})
+        )
+
+    async def _counted(self, call: Call, kind: Kind, component: Any, answer: Answer) -> Any:
+        """Limits and records are about what is shown besides as about everything else."""
+        protection = self._server.protection
+        if protection is None:
+            result = answer(call)
+        else:
+            result = protection.pass_to(call, kind, self._server.owned(component), answer)
+        return await result if type(result) is CoroutineType else result
+
+
+def _start(tool: Tool, runtime: Any, call: Call) -> Any:
+    return tool.start(call, call.typed(), runtime)
 
 
 def set_visibility(

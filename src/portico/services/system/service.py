@@ -330,12 +330,14 @@ class System(Service):
         """The event logs of this machine."""
         return self._resource("eventlog://logs", self.machine.list_logs)
 
-    @resource("eventlog://{logName}", mime_type="application/json", title="An event log")
+    @resource("eventlog://{logName}", security=None, mime_type="application/json", title="An event log")
     def event_log(self, logName: str) -> EventPage | None:
         """The newest hundred entries of a log. Subscribe to it to hear when there are more."""
         return self._resource(f"eventlog://{logName}", partial(self.machine.query, logName, Query(), 100, 0, None))
 
-    @resource("eventlog://{logName}/{id}", mime_type="application/json", title="An entry of an event log")
+    @resource(
+        "eventlog://{logName}/{id}", security=None, mime_type="application/json", title="An entry of an event log"
+    )
     def event(self, logName: str, id: int) -> FullEntry | None:
         """One entry, whole, with all its fields."""
         return self._resource(f"eventlog://{logName}/{id}", partial(self.machine.entry, logName, id))
@@ -439,7 +441,7 @@ class System(Service):
         """The folders that may be looked into."""
         return self._resource("fs://roots", partial(self.machine.listing, "", 1000, None))
 
-    @resource("fs://{+path}", title="A file or folder")
+    @resource("fs://{+path}", security=None, title="A file or folder")
     def file(self, path: str) -> str | FilePage | None:
         """What is in a file, up to a mebibyte; or in a folder."""
         return self._resource(f"fs://{path}", partial(self._file, path))
@@ -508,7 +510,7 @@ class System(Service):
         """The branches of the registry."""
         return self._resource("reg://hives", partial(self.machine.key, ""))
 
-    @resource("reg://{+path}", mime_type="application/json", title="A registry key")
+    @resource("reg://{+path}", security=None, mime_type="application/json", title="A registry key")
     def registry_key(self, path: str) -> RegistryKey | None:
         """A key with its subkeys and values."""
         return self._resource(f"reg://{path}", partial(self.machine.key, path))
