@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portico.cli.forms.options import JSON, OUTPUT, SHORT_OUTPUT, STORE, count, limit, seconds
+from portico.cli.forms.options import JSON, OUTPUT, SHORT_OUTPUT, STORE, UPSTREAM_TIMEOUT, count, limit
 from portico.cli.forms.parser import CommandForm, flag, word
 
 FORMS: dict[str, CommandForm] = {
@@ -22,7 +22,7 @@ FORMS: dict[str, CommandForm] = {
         ),
         {
             "": (
-                flag("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+                UPSTREAM_TIMEOUT,
                 flag(
                     "--token",
                     help="of the operator (default: PORTICO_OPERATOR_TOKEN, or what `portico serve` has left)",
@@ -48,7 +48,7 @@ FORMS: dict[str, CommandForm] = {
                 ),
                 flag("--tool", action="append", default=[], metavar="NAME", help="only this one; may be repeated"),
                 flag("--yes", action="store_true", help="approve without being asked"),
-                flag("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+                UPSTREAM_TIMEOUT,
             )
         },
         "Exit status: 0; 1 when something is not as it was approved; 2 for a mistake in the file;\n"

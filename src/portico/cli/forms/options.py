@@ -48,15 +48,19 @@ def port(text: str) -> int:
 
 # Options
 
+HEADER = flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP")
+TOKEN = flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)")
+ENV = flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command")
+CWD = flag("--cwd", metavar="DIR", help="the folder that a command starts in")
 CONNECTION = {
     "how to reach the server": (
         flag("--timeout", type=seconds, metavar="SECONDS", help="how long an answer may take (default: 60)"),
         flag("--revision", choices=REVISIONS, help="speak this one (default: the newest that both know)"),
-        flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP"),
-        flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)"),
+        HEADER,
+        TOKEN,
         flag("--oauth", action="store_true", help="log in with a browser if the server wants that"),
-        flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command"),
-        flag("--cwd", metavar="DIR", help="the folder that a command starts in"),
+        ENV,
+        CWD,
     )
 }
 SEEING = (
@@ -66,6 +70,7 @@ SEEING = (
 OUTPUT = flag("--output", choices=("table", "text", "json"), help="default: table on a terminal, json elsewhere")
 JSON = flag("--json", action="store_const", const="json", dest="output", help="the same as --output json")
 SHORT_OUTPUT = flag("-o", *OUTPUT.names, **OUTPUT.options)
+UPSTREAM_TIMEOUT = flag("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="default: %(default)g")
 SAVE = flag("--save", metavar="DIR", help="write images, sound and other binary data into files there")
 STORE = (
     flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portico.cli.forms.options import SERVED, STORE, TARGET, TARGETS, WORKING, count, port
+from portico.cli.forms.options import CWD, ENV, HEADER, SERVED, STORE, TARGET, TARGETS, TOKEN, WORKING, count, port
 from portico.cli.forms.parser import CommandForm, flag, word
 
 _GATEWAY = "a gateway.toml or an mcp.json for all the servers in it"
@@ -193,10 +193,10 @@ FORMS: dict[str, CommandForm] = {
         {
             "": (
                 flag("-o", "--out", required=True, metavar="FILE", help="where to; what was in it is lost"),
-                flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP"),
-                flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)"),
-                flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command"),
-                flag("--cwd", metavar="DIR", help="the folder that a command starts in"),
+                HEADER,
+                TOKEN,
+                ENV,
+                CWD,
                 flag("--host", help="the address to listen at over HTTP (default: 127.0.0.1)"),
                 flag("--port", type=port, help="listen over HTTP; 0: any free port"),
             )

@@ -18,13 +18,12 @@ from msgspec import Meta
 
 from portico import Context, Server, Service, ToolError, completion, prompt, resource, tool
 from portico._lazy import load_module
-from portico.extend import Completes, Component, Resource, explained
+from portico.extend import Component, explained
 from portico.services.system import levels as allowed
 from portico.services.system.client_roots import ClientRoots
 from portico.services.system.errors import Absent, MachineError, Outside
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds
 from portico.services.system.follow import LONGEST_WAIT, Following
-from portico.services.system.levels import Part
 from portico.services.system.results import (
     LARGEST_READ,
     MOST_LISTED,
@@ -68,18 +67,6 @@ Size = Annotated[int | None, Meta(description="Bytes", ge=0)]
 PROGRESS_SECONDS = 0.5
 
 READING = {"readOnlyHint": True, "openWorldHint": False}
-
-# Which part of the service an offer belongs to, by how its name or URI begins.
-_PARTS: dict[str, Part] = {
-    "eventlog": "eventlog",
-    "diagnose": "eventlog",
-    "explain": "eventlog",
-    "fs": "fs",
-    "find": "fs",
-    "reg": "reg",
-    "process": "process",
-    "system_info": "process",
-}
 
 PROMPTS = pathlib.Path(__file__).with_name("prompts.md")
 
@@ -149,7 +136,7 @@ class System(Service):
     def offers(self) -> Iterator[Component]:
         """What is disabled is not there."""
         for offered in super().offers():
-            part = _part_of(offered)
+            part = allowed.part_of(offered)
             if part is None or self.levels[part] != "disabled":
                 yield offered
 
@@ -621,11 +608,3 @@ def _query(
         end=None if not end else microseconds(end, "endTime"),
         contains=contains or None,
     )
-
-
-def _part_of(offered: Component) -> Part | None:
-    if isinstance(offered, Completes):
-        named = offered.of
-    else:
-        named = offered.uri if isinstance(offered, Resource) else offered.name
-    return next((part for start, part in _PARTS.items() if named.startswith(start)), None)
