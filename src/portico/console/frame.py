@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 
+from portico.console.gate import APART
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 from portico.wire.apps import ORIGIN
 
@@ -24,12 +25,10 @@ _NONE = "'none'"
 _HEADERS: Pairs = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
+    *APART,
     (b"x-frame-options", b"SAMEORIGIN"),
     (b"x-dns-prefetch-control", b"off"),
-    (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
 )
 _page: list[bytes] = []
 

@@ -40,20 +40,18 @@ _POLICY = (
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; frame-src 'self'; require-trusted-types-for 'script'"
 )
-SAFE: Pairs = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
-)
-# What an answer of the endpoint says besides.
+# What every answer says; one of the endpoint nothing else.
 APART: Pairs = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
+)
+SAFE: Pairs = (
+    *APART,
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 _PRIVATE: Pairs = (*JSON, (b"cache-control", b"no-store"), *SAFE)
 # What a proxy says, which makes a request from afar look like one from here.
