@@ -97,7 +97,7 @@ class ContractsCommand:
                 server=info.name if info is not None else "",
                 version=info.version if info is not None else "",
                 revision=client.revision,
-                instructions=client.instructions,
+                instructions=client.instructions or "",
             )
             if self.arguments.action in _WHOLE:
                 found = msgspec.structs.replace(found, offers=await _offers(client))
@@ -325,7 +325,7 @@ def _quotes(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]
 def _words(change: ContractChange, contract: Contract) -> str:
     """The words that a change is about, as one side has them."""
     if change.place == "server":
-        return contract.instructions
+        return contract.instructions or ""
     if change.place in ("prompt", "resource", "template"):
         offers = [one for one in contract.offers or () if (one.kind, one.key) == (change.place, change.tool)]
         return offers[0].words(change.path) if offers else ""

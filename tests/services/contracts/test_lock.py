@@ -66,6 +66,8 @@ def test_tools_that_come_and_go_have_drifted(tool: Make) -> None:
 def test_instructions_are_pinned_too() -> None:
     old, new = (contract_of([], server="s", instructions=words) for words in ("Be kind.", "Be quick."))
     assert drift(old, new) == ["instructions"]
+    assert drift(old, contract_of([], server="s", instructions="")) == ["instructions"]
+    assert drift(old, contract_of([], server="s")) == []
 
 
 OFFERS = [

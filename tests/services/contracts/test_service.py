@@ -8,11 +8,13 @@ import logging
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
-from portico.services.contracts import Contracts, jobs
+from portico.services.contracts import Contracts, jobs, lock
+from portico.services.contracts.definitions import contract_of
 from portico.services.contracts.lint import lint
 from portico.services.limits import Limiter
 from portico.wire.errors import InvalidParams, ProtocolError
@@ -140,6 +142,16 @@ async def test_specifications_lists_and_text_can_be_compared(server: Server) -> 
     assert (await asked(server, "spec_diff", old=raw))["level"] == "none"
     assert (await asked(server, "spec_diff", old=json.dumps(raw["tools"][0])))["level"] == "none"
     assert (await asked(server, "spec_diff", old="count", new="advice"))["level"] == "breaking"
+
+
+async def test_nothing_has_changed_since_a_lock_that_was_just_made(server: Server) -> None:
+    async with Client(server) as client:
+        tools = [msgspec.to_builtins(tool) for tool in await client.list_tools()]
+        assert client.instructions
+        for listed in (tools, tools[:1]):
+            made = contract_of(listed, server="shop", version="1.4.0", instructions=client.instructions)
+            found = (await client.call_tool("spec_diff", {"old": lock.write(made)})).structured
+            assert (found["level"], found["changes"]) == ("none", [])
 
 
 @pytest.mark.parametrize("value", ["no such thing", "{", {"a": 1}, [{"a": 1}], {"lock": 9}])

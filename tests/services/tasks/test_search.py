@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from workbench import HOSTILE, make, said
 
-from portico.services.tasks import index, narrowing, service, terms
+from portico.services.tasks import index, narrowing, terms, upkeep
 from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.inputs import folded
 from portico.services.tasks.items import MIGRATIONS, WorkItems
@@ -182,7 +182,7 @@ async def test_several_index_at_once_and_nothing_is_left_out(url: str) -> None:
 async def test_a_server_indexes_what_is_written(
     url: str, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "INDEX_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "INDEX_SECONDS", 0.01)
     client = await serving()
     await said(client, "create_task", description="Fix the parser")
     async with Database(url) as database, asyncio.timeout(PATIENCE):

@@ -139,7 +139,8 @@ class Contract(Struct, frozen=True, kw_only=True, dict=True):
     version: str = ""
     # Of the protocol: what is listed differs a little from one to the next.
     revision: str = ""
-    instructions: str = ""
+    # None where they were not asked for: a list of tools says nothing of them.
+    instructions: str | None = None
     tools: tuple[Definition, ...] = ()
     # Prompts, resources and templates; None where they were not asked for.
     offers: tuple[Offer, ...] | None = None
@@ -194,7 +195,7 @@ def contract_of(
             tools[tool.name] = tool
             taken.add(tool.invocation)
     return Contract(
-        server=server, version=version, revision=revision, instructions=instructions or "", tools=tuple(tools.values())
+        server=server, version=version, revision=revision, instructions=instructions, tools=tuple(tools.values())
     )
 
 

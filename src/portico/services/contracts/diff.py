@@ -111,7 +111,7 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
     if was is not None and now is not None and now < was:
         said = f"the version went back from {was} to {now}"
         changes.append(ContractChange("", "patch", "server", "version", said, ""))
-    if old.instructions != new.instructions and old.in_full and new.in_full:
+    if None not in (old.instructions, new.instructions) and old.instructions != new.instructions:
         said = "the instructions, which models read before they use any tool, are others"
         changes.append(ContractChange("", "patch", "server", "instructions", said, "", is_words=True))
     if old.offers is not None and new.offers is not None:

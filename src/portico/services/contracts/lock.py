@@ -29,7 +29,7 @@ class _PinnedServer(Struct, frozen=True):
     name: str = ""
     version: str = ""
     revision: str = ""
-    instructions: str = ""
+    instructions: str | None = None
 
 
 class _Pinned(Struct, frozen=True):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 from msgspec.structs import asdict
 
 from portico import Context
 from portico.extend import Component, Event, StoreError, Tool, explained
-from portico.services import moments
 from portico.services.projects import Projects
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import inputs, records, results
@@ -50,19 +48,10 @@ from portico.services.tasks.parameters import (
 from portico.services.tasks.records import Item
 from portico.services.tasks.resources import SCHEME, TaskResources
 from portico.services.tasks.states import STATUSES, Status
-
-log = logging.getLogger("portico")
-
-T = TypeVar("T")
+from portico.services.tasks.upkeep import Upkeep
 
 LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
-# The longest time between two looks for leases that have ended: the event of a new one may be lost.
-LONGEST_PAUSE_SECONDS = 60.0
-# The shortest one, however much is being claimed. No lease is shorter than a second.
-SHORTEST_PAUSE_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 600.0
-# Between two looks for what has to be indexed.
-INDEX_SECONDS = 2.0
 MOST_AT_ONCE = 200
 MOST_NOTES_SHOWN = 200
 
@@ -103,30 +92,16 @@ class Tasks(StoredService[WorkItems]):
     ) -> None:
         super().__init__(store, read_only=read_only)
         self._projects = Projects(project, folder)
-        self._leased = asyncio.Event()
-        self._unindexed = asyncio.Event()
-        # Of those who wait for something to do; each is set when something can be begun.
-        self._waiting: set[asyncio.Event] = set()
+        self._upkeep = Upkeep()
         self._resources = TaskResources(self.store, self._looking)
 
     async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
         items = WorkItems(self._database, project=(await self._projects.here()).project)
         await items.open()
         if not self._read_only:
-            self._run(stack, self._end_leases(items))
-            self._run(stack, self._index(items))
+            self._run(stack, self._upkeep.end_leases(items))
+            self._run(stack, self._upkeep.index(items))
         return items
-
-    async def _index(self, items: WorkItems) -> None:
-        """Indexes what was written, here or by another process, some time after it was."""
-        while True:
-            self._unindexed.clear()
-            try:
-                await items.index_all()
-            except TaskRefusal as refusal:
-                log.warning("tasks could not be indexed: %s", refusal)
-            await asyncio.sleep(INDEX_SECONDS)
-            await self._unindexed.wait()
 
     async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:
         """The tasks as the project of a call sees them, or the one that it names. The store itself is of this server's
@@ -147,32 +122,9 @@ class Tasks(StoredService[WorkItems]):
 
     async def _changed(self, store: WorkItems, event: Event) -> None:
         id, *lists = event.payload.split(" ")
-        self._unindexed.set()
-        if not id or "in_progress" in lists:
-            self._leased.set()
-        if not id or "ready" in lists:
-            for news in self._waiting:
-                news.set()
+        self._upkeep.on_change(lists if id else None)
         places = ["all", id, *map(_list_uri, lists)] if id else LISTS
         self._tell(f"{SCHEME}://{place}" for place in places)
-
-    async def _end_leases(self, items: WorkItems) -> None:
-        """Sets what was not finished in time to pending when its lease ends, also when no one asks for work."""
-        while True:
-            self._leased.clear()
-            try:
-                await items.take_back()
-                end = await items.next_end()
-            except TaskRefusal as refusal:
-                log.warning("leases of tasks could not be looked at: %s", refusal)
-                end = None
-            await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
-            pause = LONGEST_PAUSE_SECONDS if end is None else (end - moments.now()) / moments.SECOND_MS
-            try:
-                async with asyncio.timeout(min(max(pause, 0.0), LONGEST_PAUSE_SECONDS)):
-                    await self._leased.wait()
-            except TimeoutError:
-                continue
 
     # Making and changing
 
@@ -457,31 +409,11 @@ class Tasks(StoredService[WorkItems]):
             query=query,
             labels=labels or (),
         )
-        taken = await self._taken(partial(_taken_for_caller, items, take), wait)
+        taken = await self._upkeep.wait_for(partial(_taken_for_caller, items, take), wait)
         if taken is None:
             return results.nothing(await items.counts())
         ctx.debug(f"{taken.worker} took {taken.id}", SCHEME)
         return results.Next(found=True, task=taken)
-
-    async def _taken(self, take: Callable[[], Awaitable[T | None]], wait: float) -> T | None:
-        """The next task, or None where there was none for so many seconds."""
-        until = asyncio.get_running_loop().time() + wait
-        news = asyncio.Event()
-        self._waiting.add(news)
-        try:
-            while (taken := await take()) is None:
-                left = until - asyncio.get_running_loop().time()
-                if left <= 0:
-                    return None
-                try:
-                    async with asyncio.timeout(min(left, LONGEST_PAUSE_SECONDS)):
-                        await news.wait()
-                except TimeoutError:
-                    pass
-                news.clear()
-            return taken
-        finally:
-            self._waiting.discard(news)
 
     async def add_note(
         self,
