@@ -72,15 +72,8 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import AssistantMessage, Message, Prompt, UserMessage
     from portico.server.calling.results import Audio, File, Image, ToolResult
     from portico.server.calling.tools import Tool
-    from portico.server.familiar import (
-        InsufficientScopeError,
-        PromptError,
-        ResourceError,
-        ResourceNotFoundError,
-        TransportSecuritySettings,
-    )
-    from portico.server.familiar_checks import AuthCheck, AuthContext, AuthMiddleware, require_scopes, restrict_tag
-    from portico.server.familiar_extension import (
+    from portico.server.familiar.checks import AuthCheck, AuthContext, AuthMiddleware, require_scopes, restrict_tag
+    from portico.server.familiar.extension import (
         Extension,
         MethodBinding,
         ResourceBinding,
@@ -89,7 +82,14 @@ if TYPE_CHECKING:
         ToolBinding,
         require_client_extension,
     )
-    from portico.server.familiar_parts import (
+    from portico.server.familiar.names import (
+        InsufficientScopeError,
+        PromptError,
+        ResourceError,
+        ResourceNotFoundError,
+        TransportSecuritySettings,
+    )
+    from portico.server.familiar.parts import (
         DirectoryResource,
         FileResource,
         PromptResult,
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         combine_lifespans,
         lifespan,
     )
-    from portico.server.familiar_settings import CacheHint, InvalidRequestState, RequestStateSecurity, ResourceSecurity
+    from portico.server.familiar.settings import CacheHint, InvalidRequestState, RequestStateSecurity, ResourceSecurity
     from portico.server.middleware import (
         CallNext,
         DetailedTimingMiddleware,
@@ -225,21 +225,21 @@ _HOMES = {
         "ToolResult",
     ),
     "portico.server.calling.tools": ("Tool",),
-    "portico.server.familiar": (
+    "portico.server.familiar.names": (
         "InsufficientScopeError",
         "PromptError",
         "ResourceError",
         "ResourceNotFoundError",
         "TransportSecuritySettings",
     ),
-    "portico.server.familiar_checks": (
+    "portico.server.familiar.checks": (
         "AuthCheck",
         "AuthContext",
         "AuthMiddleware",
         "require_scopes",
         "restrict_tag",
     ),
-    "portico.server.familiar_extension": (
+    "portico.server.familiar.extension": (
         "Extension",
         "MethodBinding",
         "ResourceBinding",
@@ -248,7 +248,7 @@ _HOMES = {
         "ToolBinding",
         "require_client_extension",
     ),
-    "portico.server.familiar_parts": (
+    "portico.server.familiar.parts": (
         "DirectoryResource",
         "FileResource",
         "PromptResult",
@@ -258,7 +258,7 @@ _HOMES = {
         "combine_lifespans",
         "lifespan",
     ),
-    "portico.server.familiar_settings": (
+    "portico.server.familiar.settings": (
         "CacheHint",
         "InvalidRequestState",
         "RequestStateSecurity",

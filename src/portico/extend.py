@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         AccessGuard as AccessGuard, Decision as Decision, Kind as Kind, Meter as Meter, Owned as Owned,
         Passage as Passage, Sight as Sight, Witness as Witness,
     )
-    from portico.server.low_level import (
+    from portico.server.familiar.low_level import (
         ErrorData as ErrorData, InitializationOptions as InitializationOptions, INTERNAL_ERROR as
         INTERNAL_ERROR, INVALID_PARAMS as INVALID_PARAMS, INVALID_REQUEST as INVALID_REQUEST, LowLevelServer
         as LowLevelServer, CodedError as CodedError, METHOD_NOT_FOUND as METHOD_NOT_FOUND, NotificationOptions
@@ -177,7 +177,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.guard": (
         "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
     ),
-    "portico.server.low_level": (
+    "portico.server.familiar.low_level": (
         "ErrorData", "InitializationOptions", "INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST",
         "LowLevelServer", "CodedError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
         "PromptDefinition", "ReadResourceContents", "RequestMembers", "ResourceDefinition",

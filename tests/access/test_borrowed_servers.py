@@ -24,8 +24,8 @@ from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid,
 from portico.extend import LowLevelServer
 from portico.rpc.call import Call
 from portico.server.asking.ambient import get_access_token
-from portico.server.familiar_checks import AuthMiddleware, require_scopes, restrict_tag
-from portico.server.familiar_extension import Extension, MethodBinding
+from portico.server.familiar.checks import AuthMiddleware, require_scopes, restrict_tag
+from portico.server.familiar.extension import Extension, MethodBinding
 from portico.server.middleware import ResponseCachingMiddleware
 from portico.server.shaping.arguments import ArgTransform
 from portico.server.shaping.transforms import Namespace, ToolTransform

@@ -19,7 +19,7 @@ from libcst.metadata import (
 )
 
 from portico.porting.words import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
-from portico.server.familiar_settings import NEEDLESS
+from portico.server.familiar.settings import NEEDLESS
 
 _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")

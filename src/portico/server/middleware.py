@@ -78,7 +78,7 @@ class MiddlewareContext(Struct, frozen=True):
     @property
     def fastmcp_context(self) -> Any:
         """The Context of the request, for its state and its log."""
-        return load_module("portico.server.familiar_extension").request_context(self.call, self.server).context
+        return load_module("portico.server.familiar.extension").request_context(self.call, self.server).context
 
     @property
     def component(self) -> Any:

@@ -29,8 +29,8 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
-from portico.server.familiar import FamiliarServer, familiar_transport, middleware_of, set_log_level
-from portico.server.familiar_settings import (
+from portico.server.familiar.names import FamiliarServer, familiar_transport, middleware_of, set_log_level
+from portico.server.familiar.settings import (
     OnDuplicate,
     RequestStateSecurity,
     ResourceSecurity,
@@ -701,7 +701,7 @@ class Server(FamiliarServer, Registrar):
             self._add_service(self._app_pages)
         if not self._has_checks and any(getattr(one, "auth", None) is not None for one in components):
             self._has_checks = True
-            self._middleware.insert(0, load_module("portico.server.familiar_checks").CheckedLists(self))
+            self._middleware.insert(0, load_module("portico.server.familiar.checks").CheckedLists(self))
             self._link()
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):

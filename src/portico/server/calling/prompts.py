@@ -79,7 +79,7 @@ class Prompt:
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
         if self.auth is not None:
-            await load_module("portico.server.familiar_checks").allow(self.auth, call, self)
+            await load_module("portico.server.familiar.checks").allow(self.auth, call, self)
         arguments = msgspec.json.encode(params.arguments or {})
         try:
             value = await self.body.run(call, runtime, params, params.name, arguments)

@@ -24,7 +24,7 @@ from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
-from portico.server.familiar_settings import ResourceSecurity
+from portico.server.familiar.settings import ResourceSecurity
 from portico.wire.apps import PAGE_TYPE, SCHEME
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
@@ -107,7 +107,7 @@ class Resource:
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
         if self.auth is not None:
-            await load_module("portico.server.familiar_checks").allow(self.auth, call, self)
+            await load_module("portico.server.familiar.checks").allow(self.auth, call, self)
         if values and self.security is not None and self.security.refuses(values):
             raise ResourceNotFound(params.uri)
         try:

@@ -215,7 +215,7 @@ class Tool:
 
     async def _allow(self, allow: Any, call: Call) -> None:
         """Ask the author's own function, or functions. Raises ToolError, or what one of them raises."""
-        await load_module("portico.server.familiar_checks").allow(allow, call, self)
+        await load_module("portico.server.familiar.checks").allow(allow, call, self)
 
     @property
     def needs(self) -> frozenset[str]:

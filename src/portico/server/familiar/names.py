@@ -126,7 +126,7 @@ def middleware_of(middleware: Any, server: Any) -> Any:
     wanted = 2 if called is middleware else 3
     if not iscoroutinefunction(called) or called.__code__.co_argcount != wanted + ismethod(called):
         return middleware
-    return load_module("portico.server.familiar_extension").FunctionMiddleware(middleware, server)
+    return load_module("portico.server.familiar.extension").FunctionMiddleware(middleware, server)
 
 
 class _RunnableSessions:
@@ -348,7 +348,7 @@ class FamiliarServer:
 
     def add_extension(self: Any, extension: Any) -> None:
         """An extension as the official SDK has them: an object with an `identifier`."""
-        self.add(load_module("portico.server.familiar_extension").ExtensionService(extension))
+        self.add(load_module("portico.server.familiar.extension").ExtensionService(extension))
 
     def _take_away(self: Any, meant: Callable[[Any], bool]) -> None:
         registry = self.registry

@@ -23,7 +23,7 @@ from portico.schema import SchemaError, complaints
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.resources import to_contents
 from portico.server.calling.results import to_result
-from portico.server.familiar_extension import ServerRequestContext, request_context
+from portico.server.familiar.extension import ServerRequestContext, request_context
 from portico.server.registry.service import Service
 from portico.server.server import CAPABILITIES, Server
 from portico.wire.completion import CompleteResult
