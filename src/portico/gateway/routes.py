@@ -51,10 +51,6 @@ _NOTICES = {
 }
 
 
-def _never_held(alias: str, method: str, entry: ListedEntry) -> str:
-    return ""
-
-
 class _Relays(Struct, eq=False):
     """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 

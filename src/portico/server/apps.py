@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import CoroutineType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,8 +24,6 @@ from portico.wire import jsonrpc
 from portico.wire.apps import EXTENSION, ORIGIN, PAGE_TYPE, SCHEME, shows_pages
 from portico.wire.content import TextContents
 from portico.wire.errors import UsageError
-
-Viewer = Literal["model", "app"]
 
 _VIEWERS = ("model", "app")
 _CSP = {
