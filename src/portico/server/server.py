@@ -360,8 +360,14 @@ class Server(FamiliarServer, Registrar):
     # Answering
 
     async def __call__(self, call: Call) -> Any:
-        result = self.start(call)
-        return await result if type(result) is CoroutineType else result
+        # A body may ask another server: afterwards it is its own call again that is being answered.
+        before = CurrentCall.answering.set(CurrentCall.answering.get(None)) if CurrentCall.wanted else None
+        try:
+            result = self.start(call)
+            return await result if type(result) is CoroutineType else result
+        finally:
+            if before is not None:
+                CurrentCall.answering.reset(before)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""

@@ -530,8 +530,8 @@ async def test_a_function_of_the_author_says_who_may_call_a_tool(serve: Serve, s
     site = await serve(server)
     ada, eve = issuer.token(AUDIENCE), issuer.token(AUDIENCE, sub="eve")
     assert (await call(site, ada, "mine")).json["result"]["content"][0]["text"] == "mine"
-    assert (await call(site, eve, "mine")).json["result"]["isError"]
-    assert (await call(site, ada, "lost")).json["result"]["isError"]
+    assert (await call(site, eve, "mine")).json["error"]["message"] == "Unknown tool: mine"
+    assert (await call(site, ada, "lost")).json["error"]["message"] == "Unknown tool: lost"
     assert 'scope="extra"' in challenge(await call(site, ada, "extra"))
 
 
