@@ -192,7 +192,7 @@ async def test_the_next_task_is_found_by_its_index(items: WorkItems) -> None:
     assert "sort" not in found.lower() and "temp b-tree" not in found.lower()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("index", PLANS)
 async def test_what_is_asked_for_often_is_in_the_order_of_an_index(items: WorkItems, index: str) -> None:
     """PostgreSQL decides by how much there is, SQLite by the text alone."""
