@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from portico.server.calling.dependencies import CallArgument, Depends, Elicit, ListRoots, Resolve, Sampling
     from portico.server.calling.prompts import AssistantMessage, Message, Prompt, UserMessage
+    from portico.server.calling.resources import ResourceSecurity
     from portico.server.calling.results import Audio, File, Image, ToolResult
     from portico.server.calling.tools import Tool
     from portico.server.familiar.checks import AuthCheck, AuthContext, AuthMiddleware, require_scopes, restrict_tag
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
         combine_lifespans,
         lifespan,
     )
-    from portico.server.familiar.settings import CacheHint, InvalidRequestState, RequestStateSecurity, ResourceSecurity
+    from portico.server.familiar.settings import CacheHint, InvalidRequestState, RequestStateSecurity
     from portico.server.middleware import (
         CallNext,
         DetailedTimingMiddleware,
@@ -218,6 +219,7 @@ _HOMES = {
         "Prompt",
         "UserMessage",
     ),
+    "portico.server.calling.resources": ("ResourceSecurity",),
     "portico.server.calling.results": (
         "Audio",
         "File",
@@ -262,7 +264,6 @@ _HOMES = {
         "CacheHint",
         "InvalidRequestState",
         "RequestStateSecurity",
-        "ResourceSecurity",
     ),
     "portico.server.middleware": (
         "CallNext",

@@ -26,14 +26,13 @@ from portico.server.calling.checks import (
     checked_page_size,
 )
 from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
+from portico.server.calling.resources import Resource, ResourceSecurity
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
 from portico.server.familiar.names import FamiliarServer, familiar_transport, middleware_of, set_log_level
 from portico.server.familiar.settings import (
     OnDuplicate,
     RequestStateSecurity,
-    ResourceSecurity,
     hints_by_method,
     takes_familiar_options,
 )

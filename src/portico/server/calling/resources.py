@@ -24,7 +24,6 @@ from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
-from portico.server.familiar.settings import ResourceSecurity
 from portico.wire.apps import PAGE_TYPE, SCHEME
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
@@ -35,6 +34,43 @@ from portico.wire.resources import ResourceTemplate as TemplateDefinition
 from portico.wire.uris import Template
 
 _CONTENTS = (TextContents, BlobContents, Contents)
+
+
+class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which values of a URI's variables never reach the function: those that would lead out of a folder.
+
+    A guard against mistakes. Code that makes a path of a value has still to check that it stays inside its folder.
+    """
+
+    reject_path_traversal: bool = True
+    reject_absolute_paths: bool = True
+    reject_null_bytes: bool = True
+    exempt_params: Collection[str] = frozenset()
+
+    def refuses(self, values: Mapping[str, Any]) -> bool:
+        return any(self._refuses(value) for name, value in values.items() if name not in self.exempt_params)
+
+    def _refuses(self, value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return any(self._refuses(one) for pair in value.items() for one in pair)
+        if not isinstance(value, str):
+            return any(self._refuses(one) for one in value)
+        path = value.replace("\\", "/")
+        return (
+            (self.reject_null_bytes and "\0" in value)
+            or (self.reject_absolute_paths and (path.startswith("/") or (path[1:2] == ":" and path[:1].isalpha())))
+            or (self.reject_path_traversal and _leaves(path))
+        )
+
+
+def _leaves(path: str) -> bool:
+    """Whether a relative path leads out of where it begins."""
+    depth = 0
+    for part in path.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False
 
 
 class ResourceOptions(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self
 
@@ -77,43 +77,6 @@ class RequestStateSecurity:
     def sealing(self, name: str) -> Seal:
         first = self._keys[0] if self._keys else None
         return Seal(first, self._ttl, name, others=self._keys[1:], codec=self._codec)
-
-
-class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which values of a URI's variables never reach the function: those that would lead out of a folder.
-
-    A guard against mistakes. Code that makes a path of a value has still to check that it stays inside its folder.
-    """
-
-    reject_path_traversal: bool = True
-    reject_absolute_paths: bool = True
-    reject_null_bytes: bool = True
-    exempt_params: Collection[str] = frozenset()
-
-    def refuses(self, values: Mapping[str, Any]) -> bool:
-        return any(self._refuses(value) for name, value in values.items() if name not in self.exempt_params)
-
-    def _refuses(self, value: Any) -> bool:
-        if isinstance(value, Mapping):
-            return any(self._refuses(one) for pair in value.items() for one in pair)
-        if not isinstance(value, str):
-            return any(self._refuses(one) for one in value)
-        path = value.replace("\\", "/")
-        return (
-            (self.reject_null_bytes and "\0" in value)
-            or (self.reject_absolute_paths and (path.startswith("/") or (path[1:2] == ":" and path[:1].isalpha())))
-            or (self.reject_path_traversal and _leaves(path))
-        )
-
-
-def _leaves(path: str) -> bool:
-    """Whether a relative path leads out of where it begins."""
-    depth = 0
-    for part in path.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return True
-    return False
 
 
 # What theirs have to be told, and ours does by itself.
