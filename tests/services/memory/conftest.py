@@ -26,27 +26,12 @@ from portico.services.memory.store.memories import HISTORY, MIGRATIONS, Memories
 from portico.store.database import Database  # noqa: E402
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.fixture
 def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
     """A store with nothing in it."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/memory.db"
     found: str = request.getfixturevalue("migrated_postgres_url")(HISTORY, MIGRATIONS)
-    return found
-
-
-@pytest.fixture
-def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """A store without tables."""
-    if engine == "sqlite":
-        return f"sqlite://{tmp_path}/memory.db"
-    found: str = request.getfixturevalue("postgres_url")
     return found
 
 

@@ -24,27 +24,12 @@ from portico.store.database import Database  # noqa: E402
 PATIENCE = 60.0
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.fixture
 def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
     """A store with nothing in it."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/tasks.db"
     found: str = request.getfixturevalue("migrated_postgres_url")(HISTORY, MIGRATIONS)
-    return found
-
-
-@pytest.fixture
-def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """A store without tables."""
-    if engine == "sqlite":
-        return f"sqlite://{tmp_path}/tasks.db"
-    found: str = request.getfixturevalue("postgres_url")
     return found
 
 

@@ -1,0 +1,22 @@
+"""The two engines that a service may keep its things in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """A store without tables."""
+    if engine == "sqlite":
+        return f"sqlite://{tmp_path}/store.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
