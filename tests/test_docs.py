@@ -106,3 +106,28 @@ def test_every_page_is_in_the_site() -> None:
     listed = (ROOT / "mkdocs.yml").read_text()
     for page in sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "guide").glob("*.md")):
         assert str(page.relative_to(ROOT / "docs")) in listed, f"{page.name} is not in the nav of mkdocs.yml"
+
+
+@pytest.mark.parametrize("door", ["__init__.py", "extend.py"])
+def test_every_public_name_can_be_shown_in_the_reference(door: str) -> None:
+    """What makes the site reads definitions, and no assignment to several names at once."""
+    for block in ast.parse((ROOT / "src" / "portico" / door).read_text()).body:
+        for one in block.body if isinstance(block, ast.If) else []:
+            if isinstance(one, ast.ImportFrom) and str(one.module).startswith("portico."):
+                defined = _defined(str(one.module))
+                assert not {name.name for name in one.names if name.name[0].isupper()} - defined, one.module
+
+
+def _defined(module: str) -> set[str]:
+    place = (ROOT / "src").joinpath(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    names: set[str] = set()
+    for one in ast.parse(file.read_text()).body:
+        if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(one.name)
+        elif isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(one, ast.ImportFrom):
+            names |= {name.asname or name.name for name in one.names}
+    return names

@@ -104,11 +104,17 @@ class CodedError(ProtocolError):
         super().__init__(message, data, code=code)
 
 
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
 
 # What such functions list, under names that are not those of what servers register.
-ToolDefinition, PromptDefinition = Tool, Prompt
-ResourceDefinition, ResourceTemplateDefinition = Resource, ResourceTemplate
+ToolDefinition = Tool
+PromptDefinition = Prompt
+ResourceDefinition = Resource
+ResourceTemplateDefinition = ResourceTemplate
 
 
 class _StandardStreams:
