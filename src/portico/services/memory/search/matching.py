@@ -98,7 +98,7 @@ class Matches:
 
     def add_namespace(self, named: NamedNamespace) -> None:
         """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
-        seats = dict.fromkeys(seat for seat in self.by_seat if positions.scope_of(seat) in named.scopes)
+        seats = dict.fromkeys([seat for seat in self.by_seat if seat >> positions.SCOPE_SHIFT in named.scopes])
         seats |= dict.fromkeys(named.newest)
         self.add(named.term, [(seat, ONE << 1) for seat in seats], named.memories)
 
@@ -288,7 +288,7 @@ def read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | Non
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> list[Posting]:
     source, values = within(scopes)
-    sql = f"select p.seat, p.weight from {source} p.term = :term order by p.seat desc limit :most"
+    sql = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
     return tx.all(tuple, sql, {"term": term, "most": most, **values})
 
 
@@ -307,9 +307,13 @@ def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[
 
 @lru_cache(FEW_TERMS)
 def _rare_of(terms: int) -> str:
-    """The statement for so many terms. It sees in the index which are frequent, so that their postings are not read."""
+    """The statement for so many terms. It sees in the index which are frequent, so that their postings are not fetched;
+    the first limit is for SQLite, which does not see it before it has gone through all of them."""
     source = "from memory_posting where term = :term_{0} and seat >= :first and seat < :end"
-    one = f"select {{0}}, seat, weight {source} and not exists (select 1 {source} limit 1 offset {FEW_POSTINGS - 1})"
+    one = (
+        f"select * from (select {{0}} as number, seat, weight {source} limit {FEW_POSTINGS}) as term_{{0}} "
+        f"where not exists (select 1 {source} limit 1 offset {FEW_POSTINGS - 1})"
+    )
     return " union all ".join(one.format(number) for number in range(terms))
 
 
@@ -327,8 +331,18 @@ def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
     `cross join` tells SQLite to begin with the scopes."""
     if scopes is None:
         return "memory_posting as p where", {}
+    if len(scopes) == 1:
+        first = positions.first_of_scope(scopes[0])
+        values = {"first": first, "end": first + positions.SCOPE}
+        return "memory_posting as p where p.seat >= :first and p.seat < :end and", values
     source = (
         "memory_scope as s cross join memory_posting as p where s.number in :scopes "
         f"and p.seat >= s.number * {positions.SCOPE} and p.seat < (s.number + 1) * {positions.SCOPE} and"
     )
     return source, {"scopes": list(scopes)}
+
+
+def newest_first(scopes: Sequence[int] | None) -> str:
+    """The order of what is read `within` scopes, the highest seats first. That of the scopes is said as well, because
+    SQLite reads in this order then, and would sort otherwise."""
+    return "p.seat desc" if scopes is None or len(scopes) == 1 else "s.number desc, p.seat desc"
