@@ -460,6 +460,7 @@ class Context(FamiliarContext):
         said = self._said(params)
         # A Reply that does not ask: questions come as a result.
         reply = BodyReply(call.reply, asks=False)
+        reply.follows = True
         about = {"method": method, "params": said, "reply": reply, "capabilities": able, "revision": MODERN}
         return replace(call, **about, progress_token=None, read=None)
 

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico import Context, ToolError
-from portico.extend import Handler, MethodNotFound, MissingCapability, NeedsTask
+from portico.extend import TASKS_EXTENSION, Handler, MethodNotFound, MissingCapability, NeedsTask
 from portico.services.code import answers
 from portico.services.code.consent import Consent
-from portico.services.code.inner_tasks import TASKS, InnerTasks, Settle, task_in
+from portico.services.code.inner_tasks import InnerTasks, Settle, task_in
 from portico.services.code.journal import Journal, JournalEntry
 from portico.services.code.table import ScriptTool, ToolTable
 from portico.services.code.telling import ScriptAnswers, ScriptCall
@@ -419,7 +419,7 @@ def _unknown(tool: ScriptTool) -> str:
 
 def _wants_task(refusal: Exception) -> bool:
     """2025-11-25 says that the method of a tool is not found which runs only as a task."""
-    return not isinstance(refusal, MissingCapability) or TASKS in refusal.extensions
+    return not isinstance(refusal, MissingCapability) or TASKS_EXTENSION in refusal.extensions
 
 
 def _done(entries: list[JournalEntry]) -> str:
