@@ -13,7 +13,6 @@ from portico._lazy import load_module
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
-from portico.rpc.questions import incapable
 from portico.schema.describe import schema
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.checks import checked_icons, described_meta, given_name
@@ -177,7 +176,7 @@ class Tool:
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
-            raise incapable(missing, call) from None
+            raise load_module("portico.rpc.questions").incapable(missing, call) from None
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
         return self._result(call, value)

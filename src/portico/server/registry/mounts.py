@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, members
-from portico.rpc.questions import asked_by, require_all
+from portico.rpc.questions import require_all
 from portico.rpc.relay import ChangeRelay
 from portico.server.guard import Kind, Owned
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
 from portico.wire.meta import SERVER_INFO
-from portico.wire.methods import METHODS, plainly
+from portico.wire.methods import METHODS, asked_by, plainly
 from portico.wire.prompts import GetPromptResult
 from portico.wire.resources import ReadResourceResult, ReceivedContents
 from portico.wire.revisions import MODERN
