@@ -24,9 +24,9 @@ from portico.rpc.call import Call, Facet
 from portico.rpc.questions import incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
-from portico.server.guard import Kind, Owned
+from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.views import KINDS, CallerView
+from portico.server.registry.views import CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
