@@ -93,6 +93,7 @@ class Quota:
         self._general = [one for one in limits if one.general]
         self._particular = [one for one in limits if not one.general]
         self.limits = limits
+        self._concurrent = any(one.concurrency is not None for one in limits)
         # The limits that mean something, and what it costs.
         self._about: dict[Any, tuple[tuple[Limit, float], ...]] = {}
         self._place = store
@@ -108,7 +109,7 @@ class Quota:
             return
         self._store = store = QuotaStore(url)
         await store.open()
-        if any(one.concurrency for one in self.limits):
+        if self._concurrent:
             self._slots = SlotLeases(store)
         try:
             yield
@@ -191,19 +192,23 @@ class Quota:
                 return
 
     def _check_running(self, wanted: list[_Wish], passage: Passage) -> None:
-        for bucket, running in _counted(wanted, passage):
+        for bucket, running in self._counted(wanted, passage):
             if _needed(running, passage) > running.most:
                 self._refuse(bucket, passage, _SOON)
 
+    def _counted(self, wanted: list[_Wish], passage: Passage) -> list[tuple[_Bucket, RunningCalls]]:
+        """Where it is counted how many go on at once: what lasts as long as its client likes is not."""
+        if not self._concurrent or passage.call.method in LASTING:
+            return []
+        return [(bucket, bucket.running) for _, _, bucket, _ in wanted if bucket.running is not None]
+
     def _has_slots(self, wanted: list[_Wish], passage: Passage) -> bool:
-        return all(running.has(_needed(running, passage)) for _, running in _counted(wanted, passage))
+        return all(running.has(_needed(running, passage)) for _, running in self._counted(wanted, passage))
 
     def _hold(self, wanted: list[_Wish], passage: Passage) -> None:
-        for _, key, bucket, _ in wanted:
+        for _, _, bucket, _ in wanted:
             bucket.refused = 0
-            # It may have been forgotten while the store was asked.
-            self._buckets[key] = bucket
-        for _, running in _counted(wanted, passage):
+        for _, running in self._counted(wanted, passage):
             running.count += 1
             passage.held += (running,)
 
@@ -244,15 +249,17 @@ class Quota:
                 elif not self._has_slots(wanted, passage) or not self._spend(wanted, passage):
                     # Others have come between: it is tried again.
                     continue
+                # They may have been forgotten while the store was asked.
+                self._buckets.update((key, bucket) for _, key, bucket, _ in wanted)
                 self._hold(wanted, passage)
                 return
             self._refuse(wanted[0][2], passage, _SOON)
         finally:
-            for _, running in _counted(wanted, passage):
+            for _, running in self._counted(wanted, passage):
                 self._spare(running)
 
     async def _lease_slots(self, wanted: list[_Wish], passage: Passage) -> None:
-        for bucket, running in _counted(wanted, passage):
+        for bucket, running in self._counted(wanted, passage):
             needed = _needed(running, passage)
             if self._slots is None or running.has(needed):
                 continue
@@ -288,13 +295,6 @@ class Quota:
                 retryable=True,
             )
         raise TooManyRequests(seconds)
-
-
-def _counted(wanted: list[_Wish], passage: Passage) -> list[tuple[_Bucket, RunningCalls]]:
-    """Where it is counted how many go on at once: what lasts as long as its client likes is not."""
-    if passage.call.method in LASTING:
-        return []
-    return [(bucket, bucket.running) for _, _, bucket, _ in wanted if bucket.running is not None]
 
 
 def _rated(wanted: list[_Wish], passage: Passage) -> list[_Wish]:
