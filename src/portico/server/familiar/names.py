@@ -56,6 +56,10 @@ _HTTP_NAMES = {
 }
 
 
+# What a server answers whatever it is for; its endpoint and its logins are known when it is opened.
+_OWN_PATHS = frozenset({"/readyz", "/metrics", "/console"})
+
+
 class NotRegistered(UsageError, ValueError):
     """What is to be removed is not there. Theirs raise a ValueError."""
 
@@ -251,17 +255,19 @@ class FamiliarServer:
             raise UsageError(
                 f"{path!r} has a variable: a page is at one path; take what varies from request.query_params"
             )
-        known = {(one.method, one.path) for one in self.pages}
-        for method in methods:
-            if (method.upper(), path) in known:
-                raise UsageError(f"there is already a page at {path}")
+        routes = [(method.upper(), path) for method in methods]
+        taken = {(one.method, one.path) for one in self.pages}
+        if path in _OWN_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
+            raise UsageError(f"a page cannot be at {path}: the server itself answers there")
+        if taken.intersection(routes):
+            raise UsageError(f"there is already a page at {path}")
 
         def register(fn: F) -> F:
             async def page(request: Request) -> Answer:
                 made = fn(PageRequest(request))
                 return _answer(await made if isinstance(made, Awaitable) else made)
 
-            self.pages.extend(pages.PageRoute(method.upper(), path, page) for method in methods)
+            self.pages.extend(pages.PageRoute(*route, page) for route in routes)
             return fn
 
         return register

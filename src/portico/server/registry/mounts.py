@@ -20,6 +20,7 @@ from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
 from portico.wire.meta import SERVER_INFO
 from portico.wire.methods import METHODS, plainly
+from portico.wire.paging import Paging
 from portico.wire.prompts import GetPromptResult
 from portico.wire.resources import ReadResourceResult, ReceivedContents
 from portico.wire.revisions import MODERN
@@ -27,7 +28,6 @@ from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult, ReceivedToolResult
 
-MOST_PAGES = 1000
 _CHANGES = frozenset(
     {notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED, notices.RESOURCE_UPDATED}
 )
@@ -125,19 +125,19 @@ async def entries(mount: Mount, method: str, call: Call) -> Sequence[Any]:
     if at_hand is not None:
         return at_hand
     found: list[Any] = []
-    cursor: Any = UNSET
-    for _ in range(MOST_PAGES):
-        params = Raw(jsonrpc.encode({} if cursor is UNSET else {"cursor": cursor}))
+    paging, params = Paging(), b"{}"
+    while True:
         try:
-            said = await mount.handler(replace(call, method=method, params=params, revision=MODERN))
+            said = await mount.handler(replace(call, method=method, params=Raw(params), revision=MODERN))
         except MethodNotFound:
             return found
         page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
-        found += [_outward_entry(mount, method, one) for one in getattr(page, _LISTS[method][0])]
-        cursor = page.next_cursor
-        if cursor is UNSET or cursor is None:
-            break
-    return found
+        listed = getattr(page, _LISTS[method][0])
+        found += [_outward_entry(mount, method, one) for one in listed]
+        cursor = paging.after(page.next_cursor, len(listed))
+        if cursor is None:
+            return found
+        params = jsonrpc.encode({"cursor": cursor})
 
 
 def _outward_entry(mount: Mount, method: str, entry: Any) -> Any:

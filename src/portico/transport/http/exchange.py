@@ -115,7 +115,7 @@ class Exchange:
             **(main.old_routes() if settings.sse else {}),
         }
         own = self._admission.pages() if self._admission is not None else ()
-        self.pages = WebPages((*own, *pages), {path for _, path in self._fixed if path != "/"})
+        self.pages = WebPages(pages, own, self._fixed.keys())
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
         # Those of pages, which let their visitors in themselves.
