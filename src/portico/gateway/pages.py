@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw
 from portico.gateway.entries import ListedEntry, list_page, own_entry, written
 from portico.gateway.table import OutwardRoute, RouteTable
 from portico.rpc.call import Call, Facet
-from portico.server.guard import Owned
+from portico.server.guard import KINDS, Owned
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.views import KINDS, CallerView
+from portico.server.registry.views import CallerView
 from portico.wire.revisions import LATEST, Revision
 
 # Of lists, as classes of callers see them in each revision.

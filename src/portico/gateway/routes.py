@@ -22,7 +22,7 @@ from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, Rout
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
-from portico.rpc.questions import asked_by, incapable
+from portico.rpc.questions import incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
 from portico.server.guard import Kind, Owned
@@ -32,7 +32,7 @@ from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.methods import ASKABLE
+from portico.wire.methods import ASKABLE, asked_by
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter
 
