@@ -495,7 +495,7 @@ class Server(FamiliarServer, Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted, call.facet))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -521,7 +521,7 @@ class Server(FamiliarServer, Registrar):
         return below or self._others_have(call, uri, view)
 
     def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
-        return self._others.may_have(uri, call.facet, view) and not self._others.hides(call, "resource", uri)
+        return self._others.may_have(uri, call, view) and not self._others.hides(call, "resource", uri)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""

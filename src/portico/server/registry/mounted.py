@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Raw, Struct
 
 from portico._lazy import load_module
-from portico.rpc.call import Call, Facet, members
+from portico.rpc.call import Call, members
 from portico.rpc.turns import caller_of
 from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.catalog import Catalog
@@ -53,9 +53,9 @@ class Others(Protocol):
     def needs_task(self, tool: str) -> bool: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]: ...
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool: ...
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
@@ -115,7 +115,7 @@ class Mounts:
 
     # Changes
 
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]:
         """From now on what the mounted handlers tell of is published here. Returns what `unhear` takes.
 
         It costs a relay for each mounted handler once, however many listeners there are.
@@ -142,7 +142,7 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool:
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
         for mount in self._mounts:
             inward = mount.inward_uri(uri)
