@@ -27,7 +27,7 @@ from typing import NoReturn, TextIO
 PATIENCE = 30.0
 LARGEST_REQUEST = 1 << 17
 # What commands import when they need it.
-ALSO = ("uvloop", "asyncio.subprocess", "portico.services.assembly", "rich.console")
+ALSO = ("portico.faces.search", "jsonschema_rs", "rich.console", "uvloop")
 
 
 class Fork:
@@ -207,9 +207,12 @@ def _number(data: bytes) -> int:
 
 def load() -> None:
     from portico.cli.main import COMMANDS
+    from portico.services.assembly import HOMES
 
     for name in (*(command.module for command in COMMANDS.values()), *ALSO):
         import_module(name)
+    for name, service in HOMES.values():
+        getattr(import_module(name), service)
     gc.freeze()  # or each of the forks would copy what the collector looks at
 
 
