@@ -37,9 +37,8 @@ from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
 from portico.server.apps import PassedPages
-from portico.server.guard import Kind, Owned
+from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.service import Service
-from portico.server.registry.views import KINDS
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
 from portico.transport.upstream import Upstream

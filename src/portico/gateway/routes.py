@@ -21,17 +21,17 @@ from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, Rout
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import PRIVATE_LISTS, Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call, Facet
-from portico.rpc.questions import asked_by, incapable
+from portico.rpc.questions import incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
-from portico.server.guard import Kind, Owned
+from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.views import KINDS, CallerView
+from portico.server.registry.views import CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, ResourceNotFound, ToolError, Unknown
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.methods import ASKABLE
+from portico.wire.methods import ASKABLE, asked_by
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
 

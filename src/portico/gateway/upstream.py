@@ -31,7 +31,6 @@ from portico.legacy.push import push
 from portico.rpc.call import Call, members
 from portico.rpc.identity import identity_of
 from portico.rpc.metrics import BUCKETS
-from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
 from portico.wire import jsonrpc, notices
@@ -40,7 +39,7 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
-from portico.wire.methods import ASKABLE
+from portico.wire.methods import ASKABLE, asked_by
 from portico.wire.revisions import MODERN, Revision
 from portico.wire.skills import EXTENSION as SKILLS
 from portico.wire.tasks import EXTENSION

@@ -45,7 +45,6 @@ from portico.server.registry.mounted import Mounts, Others
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
-from portico.server.registry.views import CallerView
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
+    from portico.server.registry.views import CallerView
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute

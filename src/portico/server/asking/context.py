@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -17,7 +18,8 @@ from portico.rpc.trace_context import trace_context
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
-from portico.server.asking.rounds import BodyReply, Detached, Rounds, Settle, SettledRounds, rounds_of
+from portico.server.asking.request_state import Detached
+from portico.server.asking.rounds import BodyReply, Rounds, Settle, SettledRounds, rounds_of
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -492,6 +494,12 @@ class Context(FamiliarContext):
         if not reply.asks:
             reply = BodyReply(reply, rounds=self.begin())
         return replace(self._call, method=method, params=asked, reply=reply)
+
+
+def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
+    """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
+    begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
+    return Context(call, runtime, begin)
 
 
 def trace_of(call: Call) -> dict[str, Any]:

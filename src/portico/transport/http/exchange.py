@@ -94,6 +94,7 @@ class Exchange:
         self.elsewhere: Elsewhere | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
+        self._auth = auth
         self._admission = self._made_admission(auth)
         self._forbidden = None if self._admission is None else self._admission.forbidden
         # Requests whose tokens are being verified.
@@ -114,7 +115,7 @@ class Exchange:
             **(main.old_routes() if settings.sse else {}),
         }
         own = self._admission.pages() if self._admission is not None else ()
-        self.pages = WebPages((*own, *pages), {path for _, path in self._fixed if path != "/"})
+        self.pages = WebPages(pages, own, self._fixed.keys())
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
         # Those of pages, which let their visitors in themselves.
@@ -447,6 +448,8 @@ class Exchange:
 
     def expire(self) -> None:
         self._follow()
+        if self._auth is not None:
+            self._auth.tend()
         for endpoint in self._all_endpoints():
             endpoint.expire()
 
