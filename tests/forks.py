@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -85,9 +85,7 @@ class Forks:
             number = theirs.fileno()
             self._process = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number])
 
-    def start(
-        self, *words: str | Path, env: Mapping[str, str] | None = None, cwd: str | Path = "."
-    ) -> Fork:
+    def start(self, *words: str | Path, env: Mapping[str, str] | None = None, cwd: str | Path = ".") -> Fork:
         """A command whose standard streams are pipes."""
         ended = os.pipe()
         stdin, *printed = os.pipe(), os.pipe(), os.pipe()
@@ -96,7 +94,9 @@ class Forks:
         socket.send_fds(self._requests, [request.encode()], theirs)
         for one in theirs:
             os.close(one)
-        return Fork(_number(os.read(ended[0], 4)), ended[0], open(stdin[1], "w"), *(open(pipe[0]) for pipe in printed))
+        return Fork(
+            _number(os.read(ended[0], 4)), ended[0], os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed)
+        )
 
     def run(
         self,
@@ -171,7 +171,8 @@ def run(request: bytes, streams: list[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1, errors="backslashreplace")
+    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
