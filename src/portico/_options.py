@@ -83,7 +83,8 @@ def check_fields(struct: Any) -> None:
     """The same for the fields of a Struct, which does not look at them when it is made: for its `__post_init__`."""
     kind = type(struct)
     given = {name: getattr(struct, name) for name in kind.__struct_fields__}
-    _check(kind.__name__, given, kind.__annotations__, partial(_kind, kind))
+    names = vars(sys.modules[kind.__module__])
+    _check(kind.__name__, given, kind.__annotations__, lambda name: _resolved(kind.__annotations__[name], names))
 
 
 def expand_paths(model: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
