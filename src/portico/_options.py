@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from portico.schema.problems import nearest
+from portico._lazy import load_module
 from portico.wire.errors import UsageError
 
 P = ParamSpec("P")
@@ -141,7 +141,7 @@ def _path(option: str, text: str) -> str:
 def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], names: dict[str, Any]) -> None:
     for name, value in given.items():
         if name not in known:
-            close = nearest(name, known)
+            close = load_module("portico.schema.problems").nearest(name, known)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
             raise WrongOption(f"{of} has no option {name!r}; {hint}", name)
         kind = _resolved(known[name], names)

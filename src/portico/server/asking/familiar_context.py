@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from portico._lazy import load_module
+from portico.server.asking.current import ContextType
 from portico.wire import notices
 from portico.wire.errors import ProtocolError
 from portico.wire.inputs import ListRootsResult
@@ -138,7 +139,7 @@ def _has_all(has: Any, wanted: Any) -> bool:
     )
 
 
-class FamiliarContext:
+class FamiliarContext(ContextType):
     """Mixed into Context."""
 
     __slots__ = ()

@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from portico._lazy import load_module
 from portico.rpc.call import Call
 from portico.server.asking.current import CurrentCall
-from portico.server.asking.familiar_context import all_pages
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
@@ -426,7 +425,8 @@ class FamiliarServer:
         return listed  # type: ignore[no-any-return]
 
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
-        return await all_pages(lambda params: self(_from_within(method, params)), kind, member)
+        listed = load_module("portico.server.asking.familiar_context")
+        return await listed.all_pages(lambda params: self(_from_within(method, params)), kind, member)  # type: ignore[no-any-return]
 
     async def get_tool(self: Any, name: str) -> Any:
         """One of the tools that a client would be shown; None if there is none of this name."""
