@@ -27,7 +27,7 @@ log = logging.getLogger("portico")
 WRITE_SECONDS = 1.0
 
 
-class Unreadable(Exception):
+class UnreadableSession(Exception):
     """What was written of a session is not what we write."""
 
 
@@ -89,13 +89,13 @@ class OwnSessions:
             arrived.set()
 
     async def _go_on(self, endpoint: Endpoint, row: SessionRow) -> bool:
-        """Be what its row says. Raises Unreadable, and NoRoom."""
+        """Be what its row says. Raises UnreadableSession, and NoRoom."""
         try:
             memo = row.read()
         except (msgspec.DecodeError, RecursionError) as failure:
             log.warning("a session has ended, because what was written of it cannot be read: %s", failure)
             self._rows.remove(row.id)
-            raise Unreadable from None
+            raise UnreadableSession from None
         self._paths[row.id] = row.path
         try:
             if not await endpoint.restore(row.id, memo):

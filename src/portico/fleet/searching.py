@@ -17,7 +17,7 @@ from msgspec import Struct
 from portico.fleet import sending
 from portico.fleet.delivery import Delivery, MaybeDone
 from portico.fleet.errands import Errands
-from portico.fleet.own_sessions import NoRoom, OwnSessions, Unreadable
+from portico.fleet.own_sessions import NoRoom, OwnSessions, UnreadableSession
 from portico.fleet.rows import FleetRows
 from portico.fleet.signing import SessionIds
 from portico.store.errors import StoreError
@@ -99,7 +99,7 @@ class SessionSearch:
     ) -> None:
         try:
             here = await self._comes_here(endpoint, id, owner, request, writer)
-        except (_NotFound, Unreadable):
+        except (_NotFound, UnreadableSession):
             writer.answer(refusals.error(request, 404, "Session not found", request.cors))
         except Exception as failure:
             writer.answer(refused(request, failure))
