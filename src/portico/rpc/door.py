@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico._lazy import load_module
 from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.observers import OBSERVERS, Observed
-from portico.rpc.questions import asked_by, require_all
 from portico.rpc.trace import Trace
 from portico.rpc.trace import log as trace_log
 from portico.rpc.tracebacks import from_their_frame
@@ -44,7 +44,7 @@ from portico.wire.errors import (
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame, Response
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
-from portico.wire.methods import METHODS, MODERN_ONLY
+from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
 
@@ -277,10 +277,10 @@ class Door:
         if kind is Raw:
             asked = asked_by(call.method, result)
             if asked is not None:
-                require_all(call, asked)
+                _require_all(call, asked)
             return jsonrpc.encode(Response(id, result))
         if kind is InputRequiredResult:
-            require_all(call, result)
+            _require_all(call, result)
         if call.revision is None or call.revision < MODERN:
             return jsonrpc.encode(Response(id, Raw(strip_result_type(jsonrpc.encode(result)))))
         if kind is CallToolResult and result.meta is UNSET:
@@ -383,6 +383,11 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
 
 # What a body lets escape: the type alone tells a program something, and none of its words.
 _TELLING = (FileNotFoundError, PermissionError, TimeoutError)
+
+
+def _require_all(call: Call, asked: InputRequiredResult) -> None:
+    # Most servers never ask, and start without what checks it.
+    load_module("portico.rpc.questions").require_all(call, asked)
 
 
 def _log(call: Call, failure: Exception) -> None:

@@ -206,6 +206,19 @@ def add_method(row: Method) -> None:
 # The requests that 2026-07-28 allows to be answered with questions.
 ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})
 
+
+def asked_by(method: str, result: Any) -> inputs.InputRequiredResult | None:
+    """The questions that a Handler's result is made of, also where it came over a wire; None for any other."""
+    if type(result) is inputs.InputRequiredResult:
+        return result
+    if type(result) is not Raw or method not in ASKABLE or b'"input_required"' not in bytes(result):
+        return None
+    try:
+        return msgspec.json.decode(result, type=inputs.InputRequiredResult)
+    except msgspec.DecodeError:
+        return None
+
+
 # The requests that go on until one of the two sides ends them.
 LASTING = frozenset({"subscriptions/listen"})
 

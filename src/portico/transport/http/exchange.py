@@ -95,6 +95,7 @@ class Exchange:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
+        self._auth = auth
         self._admission = self._made_admission(auth)
         self._forbidden = None if self._admission is None else self._admission.forbidden
         # Requests whose tokens are being verified.
@@ -115,7 +116,7 @@ class Exchange:
             **(main.old_routes() if settings.sse else {}),
         }
         own = self._admission.pages() if self._admission is not None else ()
-        self.pages = WebPages((*own, *pages), {path for _, path in self._fixed if path != "/"})
+        self.pages = WebPages(pages, own, self._fixed.keys())
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
         # Those of pages, which let their visitors in themselves.
@@ -161,7 +162,10 @@ class Exchange:
         return None if refused is not None else request.principal
 
     def answer_at(self, request: Request, writer: ResponseWriter) -> None:
-        """Answer a request whose sender is known."""
+        """Answer a request whose sender is known to another process. What they were let in by may be revoked by now."""
+        if self._auth is not None and self._auth.is_revoked(request.principal):
+            writer.answer(refusals.error(request, 401, "Unauthorized: it was revoked", request.cors))
+            return
         route = self._routes.get((request.method, request.path))
         if route is not None:
             route(request, writer)
@@ -222,8 +226,8 @@ class Exchange:
 
     def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
-            # It was let in by the process that has sent it on; its seal is looked at when its body is there.
-            return None
+            # It was let in by the process that has sent it on.
+            return self.elsewhere.refuse(request)
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
@@ -455,6 +459,8 @@ class Exchange:
 
     def expire(self) -> None:
         self._follow()
+        if self._auth is not None:
+            self._auth.tend()
         for endpoint in self._all_endpoints():
             endpoint.expire()
 
