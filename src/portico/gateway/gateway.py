@@ -253,9 +253,6 @@ class Gateway(Server):
         if not known <= set(self.capabilities.extensions or {}):
             self._extend()
 
-    def needs_task(self, tool: str) -> bool:
-        return super().needs_task(tool) or self._routes.needs_task(tool)
-
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
 

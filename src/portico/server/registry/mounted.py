@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import is_not
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
@@ -17,7 +18,7 @@ from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.catalog import Catalog
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 NAMES_SECONDS = 10.0
 MISSING_SECONDS = 1.0
 MOST_LISTINGS = 1000
+# What a body of ours asks about a task that it has begun.
+TASK_METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 
 
 class Others(Protocol):
@@ -47,6 +50,7 @@ class Others(Protocol):
     def owner_of(self, kind: Kind, name: str) -> Owned | None: ...
     def canonical(self, kind: Kind, name: str) -> str | None: ...
     def hides(self, call: Call, kind: Kind, name: str) -> bool: ...
+    def needs_task(self, tool: str) -> bool: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
     def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]: ...
@@ -293,6 +297,27 @@ class Mounts:
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
         return InvalidParams(f"Nothing to complete: {name}")
+
+    def needs_task(self, tool: str) -> bool:
+        """Whether a mounted handler knows that a tool of its own runs only as a task."""
+        return any(
+            members(mount.handler).needs_task(inward)
+            for mount in self._by_prefix
+            if (inward := mount.inward(tool)) is not None
+        )
+
+    def around_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        """What is asked about a task: of a mounted handler's, too, where a body of ours has begun it there."""
+        return self._about_task(own, call) if self._mounts and call.reply.follows else own(call)
+
+    async def _about_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        for mount in self._mounts:
+            try:
+                return await mount.about_task(call)
+            except (InvalidParams, MethodNotFound):
+                continue  # it is not this one's
+        said = own(call)
+        return await said if type(said) is CoroutineType else said
 
     async def read(self, call: Call, uri: str) -> Any:
         """The answer of the mounted handler that has a resource."""

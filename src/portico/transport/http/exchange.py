@@ -155,7 +155,10 @@ class Exchange:
         return None if refused is not None else request.principal
 
     def answer_at(self, request: Request, writer: ResponseWriter) -> None:
-        """Answer a request whose sender is known."""
+        """Answer a request whose sender is known to another process. What they were let in by may be revoked by now."""
+        if self._auth is not None and self._auth.is_revoked(request.principal):
+            writer.answer(refusals.error(request, 401, "Unauthorized: it was revoked", request.cors))
+            return
         route = self._routes.get((request.method, request.path))
         if route is not None:
             route(request, writer)
@@ -215,8 +218,8 @@ class Exchange:
 
     def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
-            # It was let in by the process that has sent it on; its seal is looked at when its body is there.
-            return None
+            # It was let in by the process that has sent it on.
+            return self.elsewhere.refuse(request)
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
