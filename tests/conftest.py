@@ -6,6 +6,7 @@ Every wait is bounded, and nothing sleeps.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import MethodType
 from typing import Any, Self
 
 import hypothesis
@@ -23,6 +25,8 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.server.calling import bodies
+from portico.server.calling.signature import Signature, signature_of
 from portico.store.database import Database
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
@@ -55,6 +59,25 @@ LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+# Nearly every test of a service builds it, which is mostly to read the annotations of its methods: they stay the same.
+
+
+_signatures: dict[Any, Signature] = {}
+
+
+def _kept_signature_of(fn: Callable[..., Any], **options: Any) -> Signature:
+    method = inspect.unwrap(fn, stop=lambda one: hasattr(one, "__signature__"))
+    if not isinstance(method, MethodType) or not method.__module__.startswith("portico.services."):
+        return signature_of(fn, **options)
+    key = method.__func__, *options.items()
+    if key not in _signatures:
+        _signatures[key] = signature_of(fn, **options)
+    return _signatures[key]
+
+
+bodies.signature_of = _kept_signature_of
 
 
 # Every frame that our side sends, in any test, fits the schema of its revision
