@@ -42,7 +42,7 @@ from portico.wire.errors import (
     UnsupportedVersion,
 )
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.jsonrpc import Frame, Response
+from portico.wire.jsonrpc import Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
@@ -278,11 +278,11 @@ class Door:
             asked = asked_by(call.method, result)
             if asked is not None:
                 _require_all(call, asked)
-            return jsonrpc.encode(Response(id, result))
+            return jsonrpc.encode(ResultFrame(id, result))
         if kind is InputRequiredResult:
             _require_all(call, result)
         if call.revision is None or call.revision < MODERN:
-            return jsonrpc.encode(Response(id, Raw(strip_result_type(jsonrpc.encode(result)))))
+            return jsonrpc.encode(ResultFrame(id, Raw(strip_result_type(jsonrpc.encode(result)))))
         if kind is CallToolResult and result.meta is UNSET:
             result.meta = self._stamp
         elif self._server is not None and isinstance(result, Struct):
@@ -291,7 +291,7 @@ class Door:
                 result.meta = self._stamp  # type: ignore[attr-defined]
             elif isinstance(meta, dict):
                 result.meta = {**self._server, **meta}  # type: ignore[attr-defined]
-        return jsonrpc.encode(Response(id, result))
+        return jsonrpc.encode(ResultFrame(id, result))
 
     def _failed(self, call: Call, failure: BaseException) -> bytes:
         """The response to a request that failed: all of what was meant for the client, and nothing of the rest."""

@@ -62,7 +62,7 @@ class Frame(Struct, gc=False):
     error: ErrorBody | UnsetType = UNSET
 
 
-class Response(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+class ResultFrame(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     """A result on its way; Raw, if it is encoded already."""
 
     id: RequestId

@@ -58,7 +58,7 @@ class Deadlines(Struct, frozen=True):
     idle: float = 75.0
 
 
-class KnownHead(Struct, frozen=True):
+class AdmittedHead(Struct, frozen=True):
     """A head that was read and let in: its bytes, its request without the body, and how long that is."""
 
     head: bytes
@@ -71,7 +71,7 @@ class Accepting(Protocol):
 
     exchange: Exchange
     deadlines: Deadlines
-    known: dict[bytes, KnownHead]
+    known: dict[bytes, AdmittedHead]
     # The hashes of heads that were read once.
     seen_once: set[int]
     plain: PlainHeads
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._reading = False
         # The one that came here last, with where it comes from.
-        self._known: KnownHead | None = None
+        self._known: AdmittedHead | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
             return
         if len(known) >= MOST_KNOWN:
             known.clear()
-        known[head] = KnownHead(head, replace(request, body=b""), len(request.body))
+        known[head] = AdmittedHead(head, replace(request, body=b""), len(request.body))
 
     def _remember_parsed(self, request: Request) -> None:
         """Only what stood in one piece: then its head is the head of the piece."""
