@@ -14,7 +14,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines, AdmittedHead
+from portico.transport.http.connection import TICK_SECONDS, AdmittedHead, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.plain_heads import PlainHeads
