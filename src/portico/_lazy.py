@@ -30,6 +30,11 @@ def load_module(name: str) -> Any:
             gc.enable()
 
 
+def loaded_module(name: str) -> Any:
+    """The module of this name if something has imported it, and otherwise None."""
+    return sys.modules.get(name)
+
+
 def public_names(
     package: str, homes: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

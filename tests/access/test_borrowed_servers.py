@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
+from portico.access import settings
 from portico.access.rules import AccessRules
 from portico.access.tables import read_rules
 from portico.auth.familiar import (
@@ -389,3 +390,35 @@ def test_a_page_is_at_one_path_and_alone_there() -> None:
         server.custom_route("/health", methods=["get"])
     with pytest.raises(UsageError, match="has a variable"):
         server.custom_route("/users/{id}")
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics", "/console", "/console/login"])
+def test_a_page_is_not_where_the_server_itself_answers(path: str) -> None:
+    with pytest.raises(UsageError, match="the server itself answers there"):
+        Server("s").custom_route(path)
+
+
+def test_clients_post_to_the_root_where_people_may_be_shown_a_page() -> None:
+    server = Server("s")
+    server.custom_route("/")(lambda request: "welcome")
+    with pytest.raises(UsageError, match="the server itself answers there"):
+        server.custom_route("/", methods=["GET", "POST"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mcp",
+        "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-protected-resource/mcp",
+        "/.well-known/oauth-authorization-server",
+        "/token",
+    ],
+)
+def test_a_page_shadows_neither_the_endpoint_nor_the_login(path: str) -> None:
+    server = Server("s", store="sqlite://")
+    server.custom_route(path, methods=["GET", "POST"])(lambda request: "mine")
+    proxy = {"provider": "oidc", "issuer": "https://login.example.com", "client_id": "c", "client_secret": "s"}
+    settings.apply(server, settings.read({"auth": {"public_url": "https://files.example.com", "proxy": proxy}}))
+    with pytest.raises(UsageError, match="cannot be at"):
+        server.asgi()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portico import Client, Context, Gateway, Server, ToolError, UsageError
-from portico.access import quota, settings
+from portico.access import leases, quota, settings, slots
 from portico.access.limits import Rate, rate_of
 from portico.access.quota import Quota
 from portico.access.tables import read_limits
@@ -305,6 +305,126 @@ async def test_processes_share_a_limit_by_a_file(tmp_path: Path) -> None:
 
 async def test_processes_share_a_limit_by_postgresql(postgres_url: str) -> None:
     await share(postgres_url)
+
+
+# Calls at once, over all processes
+
+
+async def begun(meter: Quota, most: int) -> list[Passage]:
+    """The calls that may begin, of so many, and do not end."""
+    passages = [a_passage() for _ in range(most)]
+
+    async def begin(passage: Passage) -> bool:
+        try:
+            waiting = meter.reach(passage)
+            if waiting is not None:
+                await waiting
+        except (ToolError, TooManyRequests):
+            return False
+        return True
+
+    async with asyncio.timeout(10):
+        may = await asyncio.gather(*map(begin, passages))
+    return [passage for passage, allowed in zip(passages, may, strict=True) if allowed]
+
+
+def processes(url: str, count: int, most: int) -> list[Quota]:
+    """As many as there would be with so many workers."""
+    return [Quota(read_limits([{"concurrency": most, "tool": "*"}]), lambda: url) for _ in range(count)]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'portico.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+async def test_no_more_at_once_than_allowed_in_all_processes_together(url: str) -> None:
+    one, two, three = processes(url, 3, 4)
+    async with one.lifespan(), two.lifespan(), three.lifespan():
+        mine = await begun(one, 3)
+        both = await asyncio.gather(begun(two, 4), begun(three, 4))
+        assert len(mine) == 3 and sum(map(len, both)) == 1
+        for passage in mine:
+            one.leave(passage)
+        # Soon: those who were refused are told to wait for a second.
+        after: list[Passage] = []
+        async with asyncio.timeout(10):
+            while len(after) < 3:
+                after += await begun(two, 4) + await begun(three, 4)
+        assert len(after) == 3
+        assert not await begun(one, 1)
+
+
+async def test_a_client_that_makes_one_call_after_the_other_is_never_refused(url: str) -> None:
+    one, two = processes(url, 2, 1)
+    async with one.lifespan(), two.lifespan():
+        for meter in (one, two) * 5:
+            [passage] = await begun(meter, 1)
+            meter.leave(passage)
+
+
+async def test_the_slots_of_a_process_that_is_gone_come_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "SLOT_SECONDS", 1.0)
+    monkeypatch.setattr(slots, "SLOT_SECONDS", 1.0)
+    one, two = processes(url, 2, 2)
+    async with one.lifespan(), two.lifespan():
+        assert len(await begun(one, 2)) == 2
+        # It says nothing more, as one that is stopped.
+        assert one._slots is not None
+        one._slots._renewing.cancel()
+        assert not await begun(two, 1)
+        taken: list[Passage] = []
+        async with asyncio.timeout(10):
+            while not taken:
+                await asyncio.sleep(0.05)
+                taken = await begun(two, 1)
+        # One that wakes up has no more than the others have left.
+        assert not await begun(one, 1)
+        assert len(taken) == 1
+
+
+async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, seconds in (
+        (leases, "SLOT_SECONDS", 0.8),
+        (slots, "SLOT_SECONDS", 0.8),
+        (slots, "RENEW_SECONDS", 0.1),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    one, two = processes(url, 2, 1)
+    async with one.lifespan(), two.lifespan():
+        assert await begun(one, 1)
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            assert not await begun(two, 1)
+
+
+async def test_the_store_is_not_asked_for_each_call_where_the_limit_is_far(url: str) -> None:
+    [meter] = processes(url, 1, 100)
+    async with meter.lifespan():
+        asked = 0
+        for _ in range(200):
+            waiting = meter.reach(passage := a_passage())
+            if waiting is not None:
+                asked += 1
+                await waiting
+            meter.leave(passage)
+        assert asked <= 3
+
+
+async def test_a_call_that_is_given_up_while_the_store_is_asked_holds_nothing(url: str) -> None:
+    one, two = processes(url, 2, 1)
+    async with one.lifespan(), two.lifespan():
+        waiting = one.reach(a_passage())
+        assert waiting is not None
+        asking = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        asking.cancel()
+        async with asyncio.timeout(10):
+            while not await begun(two, 1):
+                pass
 
 
 async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fleets import SERVER, Line, Standing
+from fleets import PATIENCE, SERVER, Line, Standing
 from portico import Client
 from portico.wire.subscriptions import Filter
 
@@ -22,6 +22,13 @@ MORE = '''
 
 @server.tool(task="optional")
 async def work(path: str) -> int:
+    while os.path.exists(path):
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@server.tool
+async def together(path: str) -> int:
     while os.path.exists(path):
         await asyncio.sleep(0.01)
     return os.getpid()
@@ -55,7 +62,16 @@ def shrink() -> int:
     server.remove("extra", everywhere=True)
     return os.getpid()
 '''
-LIMITS = '[[limit]]\nname = "few"\nrate = "10/hour"\ntool = "*.limited"\n'
+LIMITS = """
+[[limit]]
+name = "few"
+rate = "10/hour"
+tool = "*.limited"
+[[limit]]
+name = "at once"
+concurrency = 3
+tool = "*.together"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +120,23 @@ async def test_a_limit_is_that_of_all_workers(both: Any) -> None:
     done = [one for one in said if "result" in one and not one["result"].get("isError")]
     assert len(said) == 16
     assert len(done) == 10
+
+
+async def test_no_more_go_on_at_once_than_all_workers_may(standing: Standing, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    lines = [await Line.to(standing.port) for _ in range(20)]
+    calls = [asyncio.ensure_future(one.call("together", path=str(flag))) for one in lines]
+    async with asyncio.timeout(PATIENCE):
+        while sum(one.done() for one in calls) < 17:
+            await asyncio.wait([one for one in calls if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+    refused = [one.result().json["result"] for one in calls if one.done()]
+    assert all(one["_meta"]["portico/error"]["retryable"] for one in refused)
+    flag.unlink()
+    done = [answer for answer in await asyncio.gather(*calls) if not answer.json["result"].get("isError")]
+    assert len(done) == 3
+    for one in lines:
+        await one.close()
 
 
 async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, tmp_path: Path) -> None:

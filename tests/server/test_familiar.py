@@ -63,7 +63,7 @@ from portico.extend import (
     Root,
 )
 from portico.faces.search import SearchFace
-from portico.wire.errors import Unknown
+from portico.wire.errors import TooManyRequests, Unknown
 from portico.wire.inputs import InputRequest
 
 
@@ -624,8 +624,17 @@ async def test_too_many_requests_are_refused() -> None:
     async with Client(server) as client:  # which asks once by itself
         assert (await client.call_tool("a", {})).data == "1"
         assert (await client.call_tool("a", {})).data == "1"
-        with pytest.raises(ToolError, match="Too many"):
+        with pytest.raises(ToolError, match="Too many requests"):
             await client.call_tool("a", {})
+        with pytest.raises(TooManyRequests, match="wait") as refusal:
+            await client.list_tools()
+    assert refusal.value.code == -32005 and refusal.value.data["retryAfter"] > 900
+
+
+def test_a_rate_is_more_than_nothing() -> None:
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(UsageError, match="has to be more than 0"):
+            RateLimitingMiddleware(max_requests_per_second=wrong)
 
 
 async def test_a_context_that_is_a_dependency_too_is_one() -> None:

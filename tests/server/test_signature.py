@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
-from portico.server.calling.signature import ArgumentError, Problem, Signature, signature_of
+from portico.schema.problems import Problem
+from portico.server.calling.signature import ArgumentError, Signature, signature_of
 from portico.wire.errors import UsageError
 
 T = TypeVar("T")

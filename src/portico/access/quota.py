@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.access.leases import LEASE_SECONDS, QuotaStore
+from portico.access.leases import LEASE_SECONDS, QuotaStore, stored_key
 from portico.access.limits import Rate, network_of
 from portico.access.patterns import Pattern, Who
 from portico.access.rules import Selection, keep
+from portico.access.slots import RunningCalls, SlotLeases
 from portico.rpc.call import Call
 from portico.server.guard import Passage
 from portico.wire.errors import ToolError, TooManyRequests
@@ -76,7 +77,7 @@ class _Bucket(Struct):
     # The store has said that there is none before this.
     barred: float = 0.0
     refused: int = 0
-    running: int = 0
+    running: RunningCalls | None = None
 
 
 _Wish = tuple[Limit, Key, _Bucket, float]
@@ -92,10 +93,12 @@ class Quota:
         self._general = [one for one in limits if one.general]
         self._particular = [one for one in limits if not one.general]
         self.limits = limits
+        self._concurrent = any(one.concurrency is not None for one in limits)
         # The limits that mean something, and what it costs.
         self._about: dict[Any, tuple[tuple[Limit, float], ...]] = {}
         self._place = store
         self._store: QuotaStore | None = None
+        self._slots: SlotLeases | None = None
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
 
     @asynccontextmanager
@@ -106,10 +109,15 @@ class Quota:
             return
         self._store = store = QuotaStore(url)
         await store.open()
+        if self._concurrent:
+            self._slots = SlotLeases(store)
         try:
             yield
         finally:
             self._store = None
+            if self._slots is not None:
+                self._slots.close()
+                self._slots = None
             await store.close()
 
     # What a server asks
@@ -121,11 +129,14 @@ class Quota:
         return self._count(self._particular, passage) if self._particular else None
 
     def leave(self, passage: Passage) -> None:
-        for _, key in passage.held:
-            bucket = self._buckets.get(key)
-            if bucket is not None and bucket.running > 0:
-                bucket.running -= 1
+        for running in passage.held:
+            running.count -= 1
+            self._spare(running)
         passage.held = ()
+
+    def _spare(self, running: RunningCalls) -> None:
+        if self._slots is not None:
+            self._slots.spare(running)
 
     # Counting
 
@@ -134,13 +145,12 @@ class Quota:
         if not wanted:
             return None
         self._check_running(wanted, passage)
-        if not passage.later:
-            store = self._store
-            if store is not None and store.usable:
-                if not self._spend(wanted, passage):
-                    return self._lease(wanted, passage, store)
-            else:
-                self._take(wanted, passage)
+        store = self._store
+        if store is not None and store.usable:
+            if not self._has_slots(wanted, passage) or not self._spend(wanted, passage):
+                return self._lease(wanted, passage, store)
+        else:
+            self._take(wanted, passage)
         self._hold(wanted, passage)
         return None
 
@@ -161,12 +171,14 @@ class Quota:
 
     def _wish(self, limit: Limit, cost: float, passage: Passage) -> _Wish:
         key = (limit.name, *[_VALUES[one](passage) for one in limit.by])
-        return (limit, key, self._bucket(key), cost)
+        return (limit, key, self._bucket(key, limit), cost)
 
-    def _bucket(self, key: Key) -> _Bucket:
+    def _bucket(self, key: Key, limit: Limit) -> _Bucket:
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket()
+            if limit.concurrency is not None:
+                bucket.running = RunningCalls(stored_key(key), limit.concurrency)
             if len(self._buckets) > MOST_KEYS:
                 self._evict()
         self._buckets.move_to_end(key)
@@ -175,32 +187,36 @@ class Quota:
     def _evict(self) -> None:
         """What was not used for longest; calls that go on are not forgotten."""
         for key, bucket in list(islice(self._buckets.items(), 100)):
-            if not bucket.running:
+            if bucket.running is None or bucket.running.idle:
                 del self._buckets[key]
                 return
 
     def _check_running(self, wanted: list[_Wish], passage: Passage) -> None:
-        for limit, key, bucket, _ in wanted:
-            if limit.concurrency is None or passage.call.method in LASTING:
-                continue
-            # What a call makes on the way does not wait for the call itself.
-            if bucket.running - _above(passage, (self, key)) >= limit.concurrency:
+        for bucket, running in self._counted(wanted, passage):
+            if _needed(running, passage) > running.most:
                 self._refuse(bucket, passage, _SOON)
 
+    def _counted(self, wanted: list[_Wish], passage: Passage) -> list[tuple[_Bucket, RunningCalls]]:
+        """Where it is counted how many go on at once: what lasts as long as its client likes is not."""
+        if not self._concurrent or passage.call.method in LASTING:
+            return []
+        return [(bucket, bucket.running) for _, _, bucket, _ in wanted if bucket.running is not None]
+
+    def _has_slots(self, wanted: list[_Wish], passage: Passage) -> bool:
+        return all(running.has(_needed(running, passage)) for _, running in self._counted(wanted, passage))
+
     def _hold(self, wanted: list[_Wish], passage: Passage) -> None:
-        for limit, key, bucket, _ in wanted:
+        for _, _, bucket, _ in wanted:
             bucket.refused = 0
-            if limit.concurrency is not None and passage.call.method not in LASTING:
-                bucket.running += 1
-                # It may have been forgotten while the store was asked.
-                self._buckets[key] = bucket
-                passage.held += ((self, key),)
+        for _, running in self._counted(wanted, passage):
+            running.count += 1
+            passage.held += (running,)
 
     def _take(self, wanted: list[_Wish], passage: Passage) -> None:
         """All of them, or none."""
         now = time.monotonic()
         taken = []
-        for limit, _, bucket, cost in wanted:
+        for limit, _, bucket, cost in _rated(wanted, passage):
             if limit.rate is not None:
                 due, wait = limit.rate.take(bucket.due, now, cost)
                 if wait:
@@ -212,7 +228,7 @@ class Quota:
     def _spend(self, wanted: list[_Wish], passage: Passage) -> bool:
         """Whether what this process has taken from the store is enough. Raises where the store has none."""
         now = time.monotonic()
-        found = [(bucket, cost) for limit, _, bucket, cost in wanted if limit.rate is not None]
+        found = [(bucket, cost) for _, _, bucket, cost in _rated(wanted, passage)]
         for bucket, _ in found:
             if bucket.barred > now:
                 self._refuse(bucket, passage, bucket.barred - now)
@@ -223,29 +239,50 @@ class Quota:
         return True
 
     async def _lease(self, wanted: list[_Wish], passage: Passage, store: QuotaStore) -> None:
-        for _ in range(MOST_LEASES):
-            for limit, key, bucket, cost in wanted:
-                if limit.rate is None or (bucket.until >= time.monotonic() and bucket.left >= cost):
-                    continue
-                answer = await store.lease(key, limit.rate, cost)
-                if answer is None:
-                    self._take(wanted, passage)
-                    self._hold(wanted, passage)
-                    return
-                now = time.monotonic()
-                granted, wait = answer
-                if not granted:
-                    bucket.barred = now + wait
-                    self._refuse(bucket, passage, wait)
-                # What another call has taken meanwhile is added to.
-                bucket.left = granted + (bucket.left if bucket.until >= now else 0.0)
-                bucket.until = now + LEASE_SECONDS
-            # Others may have come between: then it is tried again.
-            if self._spend(wanted, passage):
+        try:
+            for _ in range(MOST_LEASES):
+                await self._lease_slots(wanted, passage)
+                await self._lease_permits(wanted, passage, store)
                 self._check_running(wanted, passage)
+                if not store.usable:
+                    self._take(wanted, passage)
+                elif not self._has_slots(wanted, passage) or not self._spend(wanted, passage):
+                    # Others have come between: it is tried again.
+                    continue
+                # They may have been forgotten while the store was asked.
+                self._buckets.update((key, bucket) for _, key, bucket, _ in wanted)
                 self._hold(wanted, passage)
                 return
-        self._refuse(wanted[0][2], passage, _SOON)
+            self._refuse(wanted[0][2], passage, _SOON)
+        finally:
+            for _, running in self._counted(wanted, passage):
+                self._spare(running)
+
+    async def _lease_slots(self, wanted: list[_Wish], passage: Passage) -> None:
+        for bucket, running in self._counted(wanted, passage):
+            needed = _needed(running, passage)
+            if self._slots is None or running.has(needed):
+                continue
+            if running.full_until <= time.monotonic():
+                await self._slots.take(running, needed)
+            if running.full_until > time.monotonic() and not running.has(_needed(running, passage)):
+                self._refuse(bucket, passage, _SOON)
+
+    async def _lease_permits(self, wanted: list[_Wish], passage: Passage, store: QuotaStore) -> None:
+        for limit, key, bucket, cost in _rated(wanted, passage):
+            if limit.rate is None or (bucket.until >= time.monotonic() and bucket.left >= cost):
+                continue
+            answer = await store.lease(key, limit.rate, cost)
+            if answer is None:
+                return
+            now = time.monotonic()
+            granted, wait = answer
+            if not granted:
+                bucket.barred = now + wait
+                self._refuse(bucket, passage, wait)
+            # What another call has taken meanwhile is added to.
+            bucket.left = granted + (bucket.left if bucket.until >= now else 0.0)
+            bucket.until = now + LEASE_SECONDS
 
     def _refuse(self, bucket: _Bucket, passage: Passage, wait: float) -> None:
         bucket.refused += 1
@@ -260,11 +297,16 @@ class Quota:
         raise TooManyRequests(seconds)
 
 
-def _above(passage: Passage, held: tuple[Quota, Key]) -> int:
-    """How many of the calls that this one is part of hold the same."""
-    count, outer = 0, passage.parent
+def _rated(wanted: list[_Wish], passage: Passage) -> list[_Wish]:
+    """Where it is counted how often; not again what goes on with a call."""
+    return [] if passage.later else [one for one in wanted if one[0].rate is not None]
+
+
+def _needed(running: RunningCalls, passage: Passage) -> int:
+    """How many there would be with one more. What a call makes on the way does not wait for the call itself."""
+    count, outer = running.count + 1, passage.parent
     while outer is not None:
-        count += held in outer.held
+        count -= running in outer.held
         outer = outer.parent
     return count
 

@@ -37,7 +37,7 @@ from portico.auth.verifiers.credentials import (
 from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.auth.verifiers.proofs import Proof, ProofChecker, ProofInvalid, Replays
 from portico.auth.verifiers.several import Verifiers
-from portico.auth.verifiers.token_file import TokenFileVerifier
+from portico.auth.verifiers.token_file import ISSUER, TokenFileVerifier
 from portico.wire.errors import Error, UsageError
 
 log = logging.getLogger("portico.auth")
@@ -131,6 +131,10 @@ class ResourceServer:
         verifiers = [verifier(one) for one in given]
         if tokens is not None:
             verifiers.insert(0, TokenFileVerifier(tokens, clock))
+        self._revoking = [one for one in verifiers if hasattr(one, "is_revoked")]
+        self._files = [one for one in verifiers if isinstance(one, TokenFileVerifier)]
+        for file in self._files:
+            file.on_removed = self._removed
         if not verifiers:
             raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
         self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
@@ -302,6 +306,18 @@ class ResourceServer:
         self.forget()
         for tell in self.on_revoked:
             tell(revoked)
+
+    def is_revoked(self, principal: Any) -> bool:
+        """Whether one that was let in, here or by another process, would not be any more."""
+        return any(one.is_revoked(principal) for one in self._revoking)
+
+    def tend(self) -> None:
+        """Every second or so: those who only listen show nothing by which we would look whether they still may."""
+        for file in self._files:
+            file.look()
+
+    def _removed(self, ids: frozenset[str]) -> None:
+        self.revoke(lambda principal: getattr(principal, "issuer", None) == ISSUER and principal.id in ids)
 
     def proven(self, verified: Verified, scheme: str, proof: Proof | None) -> tuple[str, float] | None:
         """Whether who shows the token may: what is bound to a key needs a proof, and what is not needs none.

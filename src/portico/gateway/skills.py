@@ -17,12 +17,13 @@ from portico.server.registry.service import Answer, Service
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, InvalidParams, ResourceNotFound, ToolError
 from portico.wire.methods import METHODS
+from portico.wire.paging import Paging
 from portico.wire.revisions import MODERN
 from portico.wire.skills import EXTENSION, GetSkillParams, ListSkillsResult, ReadDirectoryParams
 
 SCHEME = "skill://"
 # Of one upstream.
-MOST_PAGES, MOST_SKILLS = 100, 10_000
+MOST_SKILLS = 10_000
 
 
 class UpstreamSkillHost(Protocol):
@@ -86,30 +87,30 @@ class GatewaySkills(Service):
         return Raw(jsonrpc.encode(said))
 
     async def _own(self, own: Answer, call: Call) -> AsyncIterator[Raw]:
-        cursor: Any = None
-        for _ in range(MOST_PAGES):
-            params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
-            page: ListSkillsResult = await own(replace(call, params=params, read=None))
+        paging, params = Paging(), b"{}"
+        while True:
+            page: ListSkillsResult = await own(replace(call, params=Raw(params), read=None))
             for skill in page.skills:
                 yield Raw(jsonrpc.encode(skill))
-            cursor = page.next_cursor
-            if not isinstance(cursor, str):
+            cursor = paging.after(page.next_cursor, len(page.skills))
+            if cursor is None:
                 return
+            params = jsonrpc.encode({"cursor": cursor})
 
     async def _of(self, upstream: GatewayUpstream, call: Call) -> list[tuple[str, Raw]]:
         found: list[tuple[str, Raw]] = []
-        cursor: str | None = None
-        for _ in range(MOST_PAGES):
-            params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
-            said = await upstream.call(replace(call, params=params, read=None, facet=None), bytes)
+        paging, params = Paging(), b"{}"
+        while len(found) < MOST_SKILLS:
+            said = await upstream.call(replace(call, params=Raw(params), read=None, facet=None), bytes)
             try:
                 page = msgspec.json.decode(said.result, type=_SkillPage)
                 found += [(msgspec.json.decode(one, type=_SkillAddress).uri, one) for one in page.skills]
             except (msgspec.DecodeError, RecursionError):
                 break
-            cursor = page.next_cursor
-            if cursor is None or len(found) >= MOST_SKILLS:
+            cursor = paging.after(page.next_cursor, len(page.skills))
+            if cursor is None:
                 break
+            params = jsonrpc.encode({"cursor": cursor})
         return found[:MOST_SKILLS]
 
     async def _find(self, own: Answer, call: Call) -> Any:

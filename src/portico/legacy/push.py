@@ -10,10 +10,11 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler
-from portico.rpc.questions import asked_by, check_answer, incapable, put, read, require_all
+from portico.rpc.questions import check_answer, incapable, put, read, require_all
 from portico.wire.errors import InternalError, MissingCapability, Refused
 from portico.wire.inputs import ElicitResult, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING
+from portico.wire.methods import asked_by
 
 # A server that never stops asking is broken; clients give up at about the same number.
 MOST_ROUNDS = 10

@@ -21,12 +21,11 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from portico._lazy import load_module
 from portico.legacy import translate
 from portico.legacy.changes import ListChanges, Seen
-from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, Listening, Reply, members
 from portico.rpc.door import Sender, new_call
-from portico.rpc.questions import asked_by, prepared
 from portico.rpc.relay import ChangeRelay
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
@@ -43,7 +42,7 @@ from portico.wire.meta import (
     ProgressToken,
     ServerCapabilities,
 )
-from portico.wire.methods import METHODS
+from portico.wire.methods import METHODS, asked_by
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import ENDED, EXTENSION, PROGRESS, CreateTaskResult
@@ -145,7 +144,8 @@ class Session:
 
     def _question(self, method: str, params: Any) -> Any:
         """The params of a question, if it may be asked, in the words of the revision."""
-        return translate.question(prepared(self, method, params), self.revision or NEWEST_HANDSHAKE)
+        asked = load_module("portico.rpc.questions").prepared(self, method, params)
+        return translate.question(asked, self.revision or NEWEST_HANDSHAKE)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
@@ -172,14 +172,19 @@ class Session:
         if type(result) is CoroutineType:
             return self._finish(call, result)
         asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
-        return self._translated(call, result) if asked is None else self._finish(call, push(call, asked, self.handler))
+        return self._translated(call, result) if asked is None else self._finish(call, self._ask(call, asked))
 
     async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
         asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
         if asked is not None:
-            result = await push(call, asked, self.handler)
+            result = await self._ask(call, asked)
         return self._translated(call, result)
+
+    def _ask(self, call: Call, asked: InputRequiredResult) -> Coroutine[Any, Any, Any]:
+        # Loaded by those who ask: most servers never do.
+        asking: Coroutine[Any, Any, Any] = load_module("portico.legacy.push").push(call, asked, self.handler)
+        return asking
 
     def _translated(self, call: Call, result: Any) -> Any:
         assert self.revision is not None

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.schema.dialects import as_property
+from portico._lazy import load_module
 from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tasks, tools
 from portico.wire.revisions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, Revision
 
@@ -185,6 +185,8 @@ def tool(said: tools.Tool, revision: Revision) -> tools.Tool:
 
 def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of `{"result": …}`."""
+    # Loaded where tools are listed: a start does without it.
+    as_property = load_module("portico.schema.dialects").as_property
     return {**as_property(schema, "result"), tools.WRAPPED: True}
 
 

@@ -162,18 +162,6 @@ _CHECKS: dict[str, Callable[[ClientCapabilities, Revision, Any], None]] = {
 # Results that ask
 
 
-def asked_by(method: str, result: Any) -> InputRequiredResult | None:
-    """The questions that a Handler's result is made of, also where it came over a wire; None for any other result."""
-    if type(result) is InputRequiredResult:
-        return result
-    if type(result) is not Raw or method not in ASKABLE or b'"input_required"' not in bytes(result):
-        return None
-    try:
-        return msgspec.json.decode(result, type=InputRequiredResult)
-    except msgspec.DecodeError:
-        return None
-
-
 def require_all(call: Call, asked: InputRequiredResult) -> None:
     """`require` for each question of a result."""
     if call.method not in ASKABLE:

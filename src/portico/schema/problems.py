@@ -38,17 +38,6 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     suggestion: str = ""
 
 
-class ArgumentError(Exception):
-    """The arguments do not fit the parameters. Its text is written for the model that sent them."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__(problems)
-        self.problems = problems
-
-    def __str__(self) -> str:
-        return "\n".join(problem.message for problem in self.problems)
-
-
 def child(path: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{path}[{name}]"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -26,7 +27,7 @@ from portico.rpc.identity import identity_of
 from portico.server.asking.current import CurrentCall
 from portico.server.guard import Passage, passed
 from portico.wire.content import TextContent
-from portico.wire.errors import ProtocolError, ToolError
+from portico.wire.errors import ProtocolError, ToolError, TooManyRequests, UsageError
 from portico.wire.methods import METHODS
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
@@ -210,6 +211,8 @@ class RateLimitingMiddleware(Hooks):
         get_client_id: Callable[[MiddlewareContext], str] | None = None,
         global_limit: bool = False,
     ) -> None:
+        if not max_requests_per_second > 0:
+            raise UsageError(f"max_requests_per_second is {max_requests_per_second}, and has to be more than 0")
         self._rate = max_requests_per_second
         self._most = float(burst_capacity or 2 * max_requests_per_second)
         self._client, self._global = get_client_id, global_limit
@@ -222,12 +225,20 @@ class RateLimitingMiddleware(Hooks):
         left, then = self._left.get(who, (self._most, now))
         left = min(self._most, left + (now - then) * self._rate)
         if left < 1:
-            raise ToolError("Too many requests; try again later.", kind="RateLimited", retryable=True)
+            raise _refusal(context.method, math.ceil((1 - left) / self._rate))
         self._left[who] = left - 1, now
         self._left.move_to_end(who)
         while len(self._left) > MOST_CLIENTS:
             self._left.popitem(last=False)
         return await call_next(context)
+
+
+def _refusal(method: str, seconds: int) -> ToolError | TooManyRequests:
+    """What a model reads where it is a tool that was called; else an error of the protocol."""
+    if method != "tools/call":
+        return TooManyRequests(seconds)
+    what = f"Too many requests. Wait {seconds} s before the next one."
+    return ToolError(what, kind="RateLimited", details={"retry_after": seconds}, retryable=True)
 
 
 def _sender_of(call: Call) -> Any:

@@ -16,18 +16,17 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
-from portico.rpc.questions import asked_by
 from portico.server.asking.consent import Consents, QuestionFirst
 from portico.server.calling.runtime import Runtime
-from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
+from portico.server.guard import KINDS, AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Service
-from portico.server.registry.views import KINDS, CallerView, KeptViews
+from portico.server.registry.views import CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import InsufficientScope, ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
-from portico.wire.methods import ASKABLE
+from portico.wire.methods import ASKABLE, asked_by
 
 Entering = Callable[[Passage, Answer], Any]
 

@@ -41,11 +41,10 @@ from portico.server.registry import run_time
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.mounted import Mounts, Others
+from portico.server.registry.mounted import TASK_METHODS, Mounts, Others
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
-from portico.server.registry.views import CallerView
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
+    from portico.server.registry.views import CallerView
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
@@ -278,6 +278,10 @@ class Server(FamiliarServer, Registrar):
             checked_extensions(service.extensions())
             extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
             answers |= service.methods()
+        if self._mounts:
+            answers |= {
+                method: partial(self._mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
+            }
         self._in_place = {
             kind: service
             for service in self._services
@@ -491,7 +495,7 @@ class Server(FamiliarServer, Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted, call.facet))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -517,7 +521,7 @@ class Server(FamiliarServer, Registrar):
         return below or self._others_have(call, uri, view)
 
     def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
-        return self._others.may_have(uri, call.facet, view) and not self._others.hides(call, "resource", uri)
+        return self._others.may_have(uri, call, view) and not self._others.hides(call, "resource", uri)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
@@ -581,7 +585,9 @@ class Server(FamiliarServer, Registrar):
     def needs_task(self, tool: str) -> bool:
         """Whether a tool is known to run only as a task."""
         found = self.registry.by_name.get(tool)
-        return found is not None and found.task is not None and found.task.mode == "required"
+        if found is None:
+            return self._others.needs_task(tool)
+        return found.task is not None and found.task.mode == "required"
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""
@@ -808,6 +814,7 @@ class Server(FamiliarServer, Registrar):
             raise UsageError("a server cannot be mounted in itself")
         mount = self._mounts.add(target, prefix)
         self._lifespans.add(mount, members(mount.handler).lifespan)
+        self._extend()
         self._lists_changed()
 
     def unmount(self, target: Any) -> None:

@@ -190,6 +190,9 @@ class PostgresTransaction(Transaction):
     def lock(self, name: str) -> None:
         self.one(str, "select cast(pg_advisory_xact_lock(hashtextextended(:name, 0)) as text)", {"name": name})
 
+    def now(self) -> float:
+        return self.one(float, "select extract(epoch from clock_timestamp())::double precision")
+
     def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
         rows = list(rows)
         if rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping
 from itertools import repeat
 from operator import contains
@@ -31,6 +32,9 @@ class SqliteTransaction(Transaction):
 
     def lock(self, name: str) -> None:
         """There is one writer at a time."""
+
+    def now(self) -> float:
+        return time.time()
 
     def _execute(self, sql: str, parameters: Parameters) -> sqlite3.Cursor:
         return self._connection.execute(for_sqlite(sql), _bound(parameters))

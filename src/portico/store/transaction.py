@@ -114,6 +114,10 @@ class Transaction:
         """
         raise NotImplementedError
 
+    def now(self) -> float:
+        """Seconds since 1970 by one clock for all who use the database: machines do not agree on the time."""
+        raise NotImplementedError
+
     def script(self, sql: str) -> None:
         """Several statements without parameters, as migrations have them."""
         self._do(self._script, sql, ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from importlib.util import find_spec
 
 from portico._lazy import load_module
 
@@ -32,9 +31,6 @@ def start_telemetry(service: str) -> None:
     if variable is None and not any(name in sys.modules for name in _SET_UP):
         return
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or _told:
-        return
-    if variable is not None and find_spec("opentelemetry") is None:
-        _warn(f"{variable} is set, but nothing is exported: pip install 'portico[otel]'")
         return
     try:
         load_module("portico.telemetry.open_telemetry").start(service, set_up=variable is not None)

@@ -157,4 +157,4 @@ def test_a_page_is_at_a_path_that_nothing_else_has() -> None:
         with pytest.raises(UsageError, match="a page cannot be at"):
             WebPages([wrong])
     with pytest.raises(UsageError, match="something else is there"):
-        WebPages([PageRoute("GET", "/mcp", hello)], {"/mcp"})
+        WebPages([PageRoute("GET", "/mcp", hello)], taken={("POST", "/mcp")})

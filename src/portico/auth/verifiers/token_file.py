@@ -6,7 +6,8 @@
     scopes = ["notes:read"]
     expires = 2027-01-31
 
-The file is read again when it changes, so that taking a row away ends a token within a second. A token is 256 random
+The file is read again when it changes, so that taking a row away ends a token within a second, and what is listened to
+with it. A token is 256 random
 bits, so a plain hash is enough to keep it secret, and looking it up tells nothing.
 """
 
@@ -107,12 +108,14 @@ class TokenFileVerifier:
         self._looked = float("-inf")
         self._stamp: Any = None
         self._known: dict[str, Verified] = {}
+        # Told the ids of those whose tokens are gone, or good for something else.
+        self.on_removed: Callable[[frozenset[str]], None] | None = None
         self._read()
 
     def at_once(self, credentials: RequestCredentials) -> Verified | None:
         if credentials.scheme != "bearer" or not credentials.token.startswith(PREFIX):
             return None
-        self._look()
+        self.look()
         found = self._known.get(hashed(credentials.token))
         if found is None or (found.expires is not None and self._clock() >= found.expires):
             raise TokenInvalid("it is not in the file of tokens, or has ended")
@@ -121,7 +124,13 @@ class TokenFileVerifier:
     async def __call__(self, credentials: RequestCredentials) -> Verified | None:
         return self.at_once(credentials)
 
-    def _look(self) -> None:
+    def is_revoked(self, principal: Any) -> bool:
+        if getattr(principal, "issuer", None) != ISSUER:
+            return False
+        self.look()
+        return principal.id not in self._ids
+
+    def look(self) -> None:
         """Read it again if it has changed. A file with a mistake in it leaves things as they were."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
@@ -142,8 +151,12 @@ class TokenFileVerifier:
 
     def _read(self) -> None:
         stamp = self._now_stamp()
-        self._known = {row.hash: _verified(row) for row in read_rows(self._path)}
+        before, self._known = self._known, {row.hash: _verified(row) for row in read_rows(self._path)}
         self._stamp = stamp
+        self._ids = frozenset(one.principal.id for one in self._known.values())
+        removed = frozenset(one.principal.id for hash, one in before.items() if self._known.get(hash) != one)
+        if removed and self.on_removed is not None:
+            self.on_removed(removed)
 
 
 def _verified(row: TokenRow) -> Verified:

@@ -8,6 +8,12 @@ from contextvars import ContextVar
 from typing import Any
 
 
+class ContextType:
+    """What every Context is. It is looked for in signatures, and loaded with the first one that has it."""
+
+    __slots__ = ()
+
+
 class CurrentCall:
     wanted = False
     # The functions that give the Context: a body whose module has one of them gets one that can ask questions.

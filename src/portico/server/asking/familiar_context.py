@@ -9,8 +9,11 @@ import msgspec
 from msgspec import Raw
 
 from portico._lazy import load_module
+from portico.server.asking.current import ContextType
 from portico.wire import notices
+from portico.wire.errors import ProtocolError
 from portico.wire.inputs import ListRootsResult
+from portico.wire.paging import Paging
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
@@ -22,15 +25,20 @@ if TYPE_CHECKING:
 async def all_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], kind: Any, member: str) -> list[Any]:
     """Everything of a list, whose pages `ask` gives for their params."""
     found: list[Any] = []
+    paging = Paging()
+    cursor: str | None = ""
     params: dict[str, Any] = {}
-    while True:
+    while cursor is not None:
         page = await ask(params)
         if isinstance(page, Raw):
             page = msgspec.json.decode(page, type=kind)
-        found += getattr(page, member)
-        if not isinstance(page.next_cursor, str):
-            return found
-        params = {"cursor": page.next_cursor}
+        entries = getattr(page, member)
+        found += entries
+        cursor = paging.after(page.next_cursor, len(entries))
+        params = {"cursor": cursor}
+    if paging.endless:
+        raise ProtocolError(f"the list of {member} has no end: {len(found)} entries, and more to come")
+    return found
 
 
 class RequestContext:
@@ -131,7 +139,7 @@ def _has_all(has: Any, wanted: Any) -> bool:
     )
 
 
-class FamiliarContext:
+class FamiliarContext(ContextType):
     """Mixed into Context."""
 
     __slots__ = ()

@@ -40,6 +40,13 @@ class State(Struct, array_like=True):
     asked: list[str] = []
 
 
+class Detached(Struct, frozen=True):
+    """A body that wants to go on as a task, and what it has learnt and done so far."""
+
+    answers: dict[str, Raw]
+    steps: dict[str, Raw]
+
+
 _decoder = msgspec.json.Decoder(State)
 
 

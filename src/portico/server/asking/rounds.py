@@ -14,23 +14,15 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Reply
 from portico.rpc.questions import put, require
-from portico.server.asking.request_state import Seal, State, binding
+from portico.server.asking.request_state import Detached, Seal, State, binding
 from portico.wire.errors import Closed, InvalidParams
 from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import METHODS, plainly
-
-
-class Detached(Struct, frozen=True):
-    """A body that wants to go on as a task, and what it has learnt and done so far."""
-
-    answers: dict[str, Raw]
-    steps: dict[str, Raw]
-
 
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
 

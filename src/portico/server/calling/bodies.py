@@ -7,24 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 
+from portico._lazy import load_module, loaded_module
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
-from portico.server.asking.context import Context
-from portico.server.asking.current import CurrentCall
-from portico.server.asking.rounds import Rounds
+from portico.server.asking.current import ContextType, CurrentCall
 from portico.server.calling.checks import checked_timeout
-from portico.server.calling.dependencies import with_dependencies
 from portico.server.calling.foreign import ours
 from portico.server.calling.runtime import Runtime
-from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
 from portico.wire.errors import InsufficientScope, ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
+
+if TYPE_CHECKING:
+    from portico.server.asking.context import Context
+    from portico.server.calling.schema_tools import SchemaSignature
 
 Running = Literal["async", "thread", "inline"]
 Args = Sequence[Any]
@@ -47,16 +48,21 @@ class Body:
         if inline and timeout is not None:
             raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
-        fn = with_dependencies(fn)
+        dependencies = loaded_module("portico.server.calling.dependencies")
+        if dependencies is not None:
+            fn = dependencies.with_dependencies(fn)
         self.timeout = checked_timeout(timeout, repr(name))
         self.signature: Signature | SchemaSignature = (
-            signature_of(fn, context_type=Context, without_output=without_output)
+            signature_of(fn, context_type=ContextType, without_output=without_output)
             if input_schema is None
-            else schema_signature(fn, input_schema, context_type=Context, without_output=without_output)
+            else _schema_signature(fn, input_schema, without_output)
         )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
-        self._wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
+        wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
+        self._context_of = _context_of() if wants_context else None
+        # Calling the function is all that there is to do.
+        self._at_once = self.running == "inline" or (self.running == "async" and timeout is None and not wants_context)
         # What a principal must be allowed that has scopes at all: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
@@ -75,19 +81,16 @@ class Body:
             self.authorize(call)
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
-        if retried or self._wants_context:
-            begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
-            context = Context(call, runtime, begin)
+        if retried or self._context_of is not None:
+            context = (self._context_of or _context_of())(call, runtime, params, target, arguments)
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
         if CurrentCall.wanted:
             CurrentCall.answering.set(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
-        if self.running == "inline":
-            return self._fn(*args, **kwargs)
-        if self.running == "async" and context is None and self.timeout is None:
-            return self._fn(*args, **kwargs)
+        if self._at_once:
+            return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
         return self._run(call, context, runtime, args, kwargs)
 
     async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
@@ -151,6 +154,18 @@ class Body:
         value = await runtime.threads.run(fn, args, caller_of(call))
         # A `def` that returns what an `async def` gave it, without waiting for it.
         return await value if type(value) is CoroutineType else value
+
+
+def _context_of() -> Callable[..., Context]:
+    """Makes the Context of a call: see `asking/context.py`, which a server without such bodies does not load."""
+    found: Callable[..., Context] = load_module("portico.server.asking.context").context_of
+    return found
+
+
+def _schema_signature(fn: Callable[..., Any], schema: dict[str, Any], without: tuple[type, ...]) -> SchemaSignature:
+    tools = load_module("portico.server.calling.schema_tools")
+    found: SchemaSignature = tools.schema_signature(fn, schema, context_type=ContextType, without_output=without)
+    return found
 
 
 def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:

@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import msgspec
 
+from portico._lazy import load_module
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.schema.hints import resolve
-from portico.schema.reader import Reader, types_of, values_of
 from portico.server.calling.runtime import Runtime
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
 
@@ -90,12 +90,14 @@ def result(found: Any) -> CompleteResult:
 
 def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
     """A Literal or an Enum completes itself; booleans too."""
-    reader = Reader(schema)
+    # Few arguments are completed so, and none at the start.
+    read = load_module("portico.schema.reader")
+    reader = read.Reader(schema)
     options = reader.options(reader.member(reader.root, argument))
     values = [
         value
         for option in options
-        for value in values_of(option) or (["true", "false"] if types_of(option) == ["boolean"] else [])
+        for value in read.values_of(option) or (["true", "false"] if read.types_of(option) == ["boolean"] else [])
     ]
     begun = typed.casefold()
     matching = [value for value in map(str, values) if value.casefold().startswith(begun)]

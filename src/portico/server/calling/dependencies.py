@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from contextlib import contextmanager as synccontextmanager
 from functools import partial, wraps
 from inspect import Parameter
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -35,9 +35,6 @@ _OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 class _Dependency(Struct, frozen=True):
     """The function that makes a value."""
 
-    # Whether there is any: most programs have none, and their functions need not be read a second time for it.
-    used: ClassVar[bool] = False
-
     fn: Function
 
 
@@ -50,7 +47,6 @@ def Depends(fn: Callable[..., Any], **given: Any) -> Any:
     """
     if not callable(fn):
         raise UsageError(f"Depends takes a function, not {fn!r}")
-    _Dependency.used = True
     return _Dependency(_bound(fn, given) if given else fn)
 
 
@@ -109,8 +105,6 @@ class ListRoots(Struct):
 
 def with_dependencies(fn: Function) -> Function:
     """The function as a body: without its dependencies, which are made before it is called. Itself if it has none."""
-    if not _Dependency.used:
-        return fn
     plan = _plan(fn)
     if not plan.made:
         return fn

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.server.asking.rounds import Detached
+from portico.server.asking.request_state import Detached
 from portico.server.calling.foreign import is_foreign_block, ours
 from portico.server.calling.signature import Verify
 from portico.wire.content import (

@@ -12,8 +12,8 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.schema.docstrings import parse_docstring
-from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Inspector, Problem, child, whole
-from portico.server.calling.signature import signature_of
+from portico.schema.problems import MOST_PROBLEMS, Inspector, Problem, child, whole
+from portico.server.calling.signature import ArgumentError, signature_of
 from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:

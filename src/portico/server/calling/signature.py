@@ -1,8 +1,8 @@
 """From a function to what a tool needs: the schemas, and a way from bytes to arguments.
 
 Decoding the arguments is the validation. The parameters become the fields of one msgspec Struct, so a call costs one
-decode in C, and the values come out in the order of the parameters. Only when that fails is Python's time spent: to
-repair what models often get wrong, and else to say everything that is wrong.
+decode in C, and the values come out in the order of the parameters. Only when that fails is Python's time spent, in
+`mistakes.py`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import enum
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from inspect import Parameter
-from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import astuple
 
+from portico._lazy import load_module
 from portico.schema import SchemaError
 from portico.schema.decode import Translator, hook, is_native
 from portico.schema.describe import Field, object_schema, schema
@@ -35,20 +35,11 @@ from portico.schema.hints import (
     strip_annotations,
     union_of,
 )
-from portico.schema.problems import (
-    MOST_PROBLEMS,
-    ArgumentError,
-    Inspector,
-    Problem,
-    refused,
-    speaks_for_itself,
-    unknown,
-    whole,
-)
 from portico.server.calling.foreign import is_foreign
 from portico.wire.errors import UsageError
 
-__all__ = ["ArgumentError", "Problem", "Signature", "Verify", "signature_of", "verifier"]
+if TYPE_CHECKING:
+    from portico.schema.problems import Problem
 
 Function = Callable[..., Any]
 Verify = Callable[[Any, bytes], None]
@@ -56,6 +47,17 @@ Verify = Callable[[Any, bytes], None]
 NO_KEYWORDS: dict[str, Any] = {}
 # A tool that returns these says it in content blocks; a schema would only repeat it.
 PLAIN_RESULTS = (None, type(None), str, bytes, Any, object, Parameter.empty)
+
+
+class ArgumentError(Exception):
+    """The arguments do not fit the parameters. Its text is written for the model that sent them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(problem.message for problem in self.problems)
 
 
 class Signature(Struct, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ class Signature(Struct, frozen=True, kw_only=True):
             # MCP lets a client leave out the arguments of a tool that needs none.
             values = astuple(self.decode(arguments or b"{}"))
         except (ValueError, RecursionError):
-            values = self._second_look(arguments)
+            values = load_module("portico.server.calling.mistakes").second_look(self, arguments)
         place = self.place
         if place == len(values):
             values += (context,)
@@ -93,68 +95,6 @@ class Signature(Struct, frozen=True, kw_only=True):
             return values, NO_KEYWORDS
         names = self.by_name
         return values[: -len(names)], dict(zip(names, values[-len(names) :], strict=True))
-
-    def _second_look(self, arguments: bytes | Raw) -> tuple[Any, ...]:
-        try:
-            return self._repaired(arguments)
-        except RecursionError:
-            problem = whole("Invalid arguments: nested too deeply.", expected="less nesting", received="deep nesting")
-            raise ArgumentError([problem]) from None
-
-    def _repaired(self, arguments: bytes | Raw) -> tuple[Any, ...]:
-        value = Inspector(self.input_schema).repaired(_parsed(arguments), self.input_schema)
-        text = msgspec.json.encode(value)
-        if text != bytes(arguments):
-            try:
-                return astuple(self.decode(text))
-            except ValueError:
-                pass
-        found = list(islice(self._problems(value), MOST_PROBLEMS))
-        raise ArgumentError(found or [whole("Invalid arguments.", expected="other values", received="these")])
-
-    def _problems(self, value: Any) -> Iterator[Problem]:
-        inspector = Inspector(self.input_schema)
-        if not isinstance(value, dict):
-            yield inspector.invalid(value, self.input_schema, "arguments")
-            return
-        known = list(self.types)
-        for name in value:
-            if name not in self.types:
-                yield unknown(name, value[name], known, "arguments")
-        required = self.input_schema.get("required", ())
-        for name in known:
-            if name in value:
-                yield from self._about(name, value[name], inspector)
-            elif name in required:
-                yield inspector.missing(name, self.input_schema["properties"][name], "arguments")
-
-    def _about(self, name: str, value: Any, inspector: Inspector) -> Iterator[Problem]:
-        described, path = self.input_schema["properties"][name], f"arguments.{name}"
-        try:
-            msgspec.json.decode(msgspec.json.encode(value), type=self.types[name], dec_hook=hook)
-        except ValueError as error:
-            found: list[Problem] = []
-            # pydantic knows better than its schema what it would have taken.
-            if not speaks_for_itself(error):
-                found = list(islice(inspector.problems(value, described, path), MOST_PROBLEMS))
-            yield from found or refused(error, described, value, inspector, path)
-
-
-def _parsed(arguments: bytes | Raw) -> Any:
-    try:
-        value = msgspec.json.decode(arguments or b"{}")
-    except msgspec.ValidationError:
-        raise _malformed("a number has too many digits") from None
-    except UnicodeDecodeError:
-        raise _malformed("the text is not valid UTF-8") from None
-    except msgspec.DecodeError as error:
-        _, found, byte = str(error).rpartition("(byte ")
-        raise _malformed(f"malformed JSON at byte {byte[:-1]}" if found else "the JSON ends too early") from None
-    return {} if value is None else value
-
-
-def _malformed(what: str) -> ArgumentError:
-    return ArgumentError([whole(f"Invalid arguments: {what}.", expected="a JSON object", received=what)])
 
 
 class _Argument(Struct):
@@ -189,7 +129,7 @@ def _signature(fn: Function, context_type: type, skip: Collection[str], without_
     arguments = [_argument(each, hints, doc, context_type) for each in parameters if each.name not in hidden]
     contexts = [at for at, argument in enumerate(arguments) if argument.field is None]
     if len(contexts) > 1:
-        raise UsageError(f"{where}: only one parameter can take the {context_type.__name__}.")
+        raise UsageError(f"{where}: only one parameter can take the Context.")
     fields = [argument.field for argument in arguments if argument.field]
     # The schema comes first: it says best which type is wrong, and where.
     described = object_schema(fields, where=where)

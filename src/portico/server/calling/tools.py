@@ -13,13 +13,11 @@ from portico._lazy import load_module
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
-from portico.rpc.questions import incapable
 from portico.schema.describe import schema
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.checks import checked_icons, described_meta, given_name
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
-from portico.server.calling.schema_tools import SchemaVerifier
 from portico.server.calling.signature import ArgumentError, Verify, verifier
 from portico.server.guard import Owned
 from portico.server.tasks.config import Mode, TaskConfig, config_of
@@ -118,7 +116,7 @@ class Tool:
         if promised is not None:
             by_author = options.get("output_schema") is not None
             by_type = None if by_author else verifier(signature.returns, self.name)
-            self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
+            self._verify = by_type or _verifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
         # Whether its author has left it open what becomes of a text.
         self._open = options.get("structured_output") is None and promised is None
@@ -134,7 +132,7 @@ class Tool:
         if self._open and returns is str:
             self.definition.output_schema = promised = schema(returns, output=True)
             self._wrapped, self._open = True, False
-            self._verify = verifier(returns, self.name) or SchemaVerifier(promised, self.name, at_once=False)
+            self._verify = verifier(returns, self.name) or _verifier(promised, self.name, at_once=False)
 
     @classmethod
     def from_tool(cls, tool: Tool | Callable[..., Any], **options: Any) -> Tool:
@@ -177,7 +175,7 @@ class Tool:
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
-            raise incapable(missing, call) from None
+            raise load_module("portico.rpc.questions").incapable(missing, call) from None
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
         return self._result(call, value)
@@ -243,6 +241,12 @@ def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | Non
     found: dict[str, Any] | None = said or signature.output_schema
     if found is None and wanted:
         return schema(signature.returns, output=True)
+    return found
+
+
+def _verifier(schema: dict[str, Any], name: str, *, at_once: bool) -> Verify:
+    """For results whose type cannot vouch for them, which few have."""
+    found: Verify = load_module("portico.server.calling.schema_tools").SchemaVerifier(schema, name, at_once=at_once)
     return found
 
 

@@ -20,6 +20,7 @@ from portico.server.middleware import CallNext, Hooks, MiddlewareContext
 from portico.wire import jsonrpc
 from portico.wire.completion import PromptReference
 from portico.wire.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, ToolError, Unknown
+from portico.wire.paging import Paging
 
 log = logging.getLogger("portico.server")
 
@@ -37,7 +38,6 @@ _LIST_OF = {
     "resources/read": "resources/list",
     "completion/complete": "prompts/list",
 }
-MOST_PAGES = 100
 _members = msgspec.json.Decoder(dict[str, Raw])
 _entries = msgspec.json.Decoder(list[Raw])
 _keys = msgspec.json.Decoder(dict[str, Any])
@@ -192,16 +192,18 @@ class AuthMiddleware(Hooks):
         if not context.server.others:
             return None
         name_of, params = context.server.catalogs[method].name_of, b"{}"
-        for _ in range(MOST_PAGES):
+        paging = Paging()
+        while True:
             call = replace(context.call, method=method, params=Raw(params), read=None)
             page = await call_next(context.copy(call=call, method=method, message=None))
-            for entry in getattr(page, _LISTS[method][0]):
+            entries = getattr(page, _LISTS[method][0])
+            for entry in entries:
                 if name_of(entry) == context.name:
                     return entry
-            if not isinstance(page.next_cursor, str):
-                break
-            params = jsonrpc.encode({"cursor": page.next_cursor})
-        return None
+            cursor = paging.after(page.next_cursor, len(entries))
+            if cursor is None:
+                return None
+            params = jsonrpc.encode({"cursor": cursor})
 
     on_call_tool = on_read_resource = on_get_prompt = on_complete = _check
 

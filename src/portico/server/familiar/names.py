@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from portico._lazy import load_module
 from portico.rpc.call import Call
 from portico.server.asking.current import CurrentCall
-from portico.server.asking.familiar_context import all_pages
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
@@ -54,6 +53,10 @@ _HTTP_NAMES = {
     "max_request_body_size": "longest_body",
     "max_sessions": "most_sessions",
 }
+
+
+# What a server answers whatever it is for; its endpoint and its logins are known when it is opened.
+_OWN_PATHS = frozenset({"/readyz", "/metrics", "/console"})
 
 
 class NotRegistered(UsageError, ValueError):
@@ -251,17 +254,19 @@ class FamiliarServer:
             raise UsageError(
                 f"{path!r} has a variable: a page is at one path; take what varies from request.query_params"
             )
-        known = {(one.method, one.path) for one in self.pages}
-        for method in methods:
-            if (method.upper(), path) in known:
-                raise UsageError(f"there is already a page at {path}")
+        routes = [(method.upper(), path) for method in methods]
+        taken = {(one.method, one.path) for one in self.pages}
+        if path in _OWN_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
+            raise UsageError(f"a page cannot be at {path}: the server itself answers there")
+        if taken.intersection(routes):
+            raise UsageError(f"there is already a page at {path}")
 
         def register(fn: F) -> F:
             async def page(request: Request) -> Answer:
                 made = fn(PageRequest(request))
                 return _answer(await made if isinstance(made, Awaitable) else made)
 
-            self.pages.extend(pages.PageRoute(method.upper(), path, page) for method in methods)
+            self.pages.extend(pages.PageRoute(*route, page) for route in routes)
             return fn
 
         return register
@@ -420,7 +425,8 @@ class FamiliarServer:
         return listed  # type: ignore[no-any-return]
 
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
-        return await all_pages(lambda params: self(_from_within(method, params)), kind, member)
+        listed = load_module("portico.server.asking.familiar_context")
+        return await listed.all_pages(lambda params: self(_from_within(method, params)), kind, member)  # type: ignore[no-any-return]
 
     async def get_tool(self: Any, name: str) -> Any:
         """One of the tools that a client would be shown; None if there is none of this name."""

@@ -6,34 +6,37 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import is_not
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call, Facet, members
-from portico.rpc.relay import ChangeRelay
+from portico._lazy import load_module
+from portico.rpc.call import Call, members
 from portico.rpc.turns import caller_of
-from portico.schema.problems import nearest
-from portico.server.guard import Kind, Owned
-from portico.server.registry import mounts
+from portico.server.guard import KINDS, Kind, Owned
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.mounts import Mount
-from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
 
 if TYPE_CHECKING:
+    from portico.rpc.relay import ChangeRelay
+
     # It is put around the server that these belong to.
     from portico.server.protection import Protection
+    from portico.server.registry.mounts import Mount
+    from portico.server.registry.views import CallerView
 
 # For how long it is believed what a handler elsewhere has listed, when it is asked whether it has a name; and for how
 # long a name is believed not to be there.
 NAMES_SECONDS = 10.0
 MISSING_SECONDS = 1.0
 MOST_LISTINGS = 1000
+# What a body of ours asks about a task that it has begun.
+TASK_METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 
 
 class Others(Protocol):
@@ -47,11 +50,12 @@ class Others(Protocol):
     def owner_of(self, kind: Kind, name: str) -> Owned | None: ...
     def canonical(self, kind: Kind, name: str) -> str | None: ...
     def hides(self, call: Call, kind: Kind, name: str) -> bool: ...
+    def needs_task(self, tool: str) -> bool: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]: ...
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool: ...
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
@@ -90,10 +94,11 @@ class Mounts:
         return len(self._mounts)
 
     def add(self, target: Any, prefix: str | None) -> Mount:
-        mount = Mount(target, mounts.handler_of(target), prefix)
+        mounts = load_module("portico.server.registry.mounts")
+        mount: Mount = mounts.Mount(target, mounts.handler_of(target), prefix)
         self._set([*self._mounts, mount])
         for uris, shared in self._relays.items():
-            shared.relays[mount] = mounts.relay(mount, uris, self._publish)
+            shared.relays[mount] = mount.relay(uris, self._publish)
         return mount
 
     def remove(self, target: Any) -> list[Mount]:
@@ -110,7 +115,7 @@ class Mounts:
 
     # Changes
 
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]:
         """From now on what the mounted handlers tell of is published here. Returns what `unhear` takes.
 
         It costs a relay for each mounted handler once, however many listeners there are.
@@ -125,7 +130,7 @@ class Mounts:
             if shared is None:
                 shared = self._relays[uris] = _SharedRelays()
                 for mount in self._mounts:
-                    shared.relays[mount] = mounts.relay(mount, uris, self._publish)
+                    shared.relays[mount] = mount.relay(uris, self._publish)
             shared.users += 1
         return keys
 
@@ -137,7 +142,7 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool:
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
         for mount in self._mounts:
             inward = mount.inward_uri(uri)
@@ -179,7 +184,7 @@ class Mounts:
 
     async def _lists(self, mount: Mount, call: Call, kind: Kind, inside: str) -> bool:
         method = f"{kind}s/list"
-        at_hand = mounts.known(mount, method)
+        at_hand = mount.known(method)
         key = (mount, method, caller_of(call)[0]) if at_hand is None else (mount, method)
         kept = self._listings.get(key)
         if kept is not None and at_hand is None:
@@ -188,7 +193,7 @@ class Mounts:
                 return inside in kept[1]
         elif kept is not None and kept[0] is at_hand:
             return inside in kept[1]
-        listed = at_hand if at_hand is not None else await mounts.entries(mount, method, call)
+        listed = at_hand if at_hand is not None else await mount.entries(method, call)
         names = frozenset(one for one in (mount.inside(kind, entry.name) for entry in listed) if one is not None)
         if len(self._listings) >= MOST_LISTINGS:
             self._listings.clear()
@@ -201,7 +206,7 @@ class Mounts:
         """The server's list with those of the mounts, if all are at hand; the same object until one changes."""
         parts = [catalog.definitions]
         for mount in self._mounts:
-            part = mounts.known(mount, catalog.method)
+            part = mount.known(catalog.method)
             if part is None:
                 return None
             parts.append(part)
@@ -223,14 +228,14 @@ class Mounts:
         """What depends on who asks is asked for each time."""
         parts = [catalog.definitions]
         for mount in self._mounts:
-            parts.append(await mounts.entries(mount, catalog.method, call))
+            parts.append(await mount.entries(catalog.method, call))
         return catalog.once(_merge(catalog, parts), call.revision or LATEST, cursor)
 
     async def _seen(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView) -> Raw:
         """The same, of what the caller may see."""
-        parts = [await mounts.entries(mount, catalog.method, call) for mount in self._mounts]
+        parts = [await mount.entries(catalog.method, call) for mount in self._mounts]
         make = partial(self._visible, catalog, parts, view)
-        if all(mounts.known(mount, catalog.method) is part for mount, part in zip(self._mounts, parts, strict=True)):
+        if all(mount.known(catalog.method) is part for mount, part in zip(self._mounts, parts, strict=True)):
             return view.page(catalog, (catalog.definitions, *parts), make, call.revision, cursor)
         return catalog.once(make(), call.revision or LATEST, cursor)
 
@@ -263,7 +268,7 @@ class Mounts:
             inward = mount.inward(name)
             if inward is not None:
                 try:
-                    return await mounts.delegate(mount, call, "name", inward)
+                    return await mount.delegate(call, "name", inward)
                 except Unknown:
                     continue
         raise await self.unknown(call, kind, name, catalog)
@@ -274,7 +279,7 @@ class Mounts:
         held = await self._holder(call, kind, name)
         if held is not None and await protection.admit(call, kind, held[1], _arguments(call)):
             try:
-                return await mounts.delegate(held[0], call, "name", held[0].inward(name))
+                return await held[0].delegate(call, "name", held[0].inward(name))
             except Unknown:
                 pass  # it is ours that is not known, and the names that may be meant are
         raise await self.unknown(call, kind, name, catalog)
@@ -282,15 +287,37 @@ class Mounts:
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
         view = None if self.protection is None else self.protection.view(call)
-        parts = [await mounts.entries(mount, f"{kind}s/list", call) for mount in self._mounts]
+        parts = [await mount.entries(f"{kind}s/list", call) for mount in self._mounts]
         if view is not None:
             names = [one.name for one in self._visible(catalog, parts, view)]
         else:
             names = [one.definition.name for one in catalog] + [one.name for part in parts for one in part]
+        nearest = load_module("portico.schema.problems").nearest
         return Unknown(kind, name, nearest(name, catalog.unchecked(names), most=3))
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
         return InvalidParams(f"Nothing to complete: {name}")
+
+    def needs_task(self, tool: str) -> bool:
+        """Whether a mounted handler knows that a tool of its own runs only as a task."""
+        return any(
+            members(mount.handler).needs_task(inward)
+            for mount in self._by_prefix
+            if (inward := mount.inward(tool)) is not None
+        )
+
+    def around_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        """What is asked about a task: of a mounted handler's, too, where a body of ours has begun it there."""
+        return self._about_task(own, call) if self._mounts and call.reply.follows else own(call)
+
+    async def _about_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        for mount in self._mounts:
+            try:
+                return await mount.about_task(call)
+            except (InvalidParams, MethodNotFound):
+                continue  # it is not this one's
+        said = own(call)
+        return await said if type(said) is CoroutineType else said
 
     async def read(self, call: Call, uri: str) -> Any:
         """The answer of the mounted handler that has a resource."""
@@ -298,7 +325,7 @@ class Mounts:
             inward = mount.inward_uri(uri)
             if inward is not None and await self._admits(call, "resource", mount, uri):
                 try:
-                    return await mounts.delegate(mount, call, "uri", inward)
+                    return await mount.delegate(call, "uri", inward)
                 except ResourceNotFound:
                     continue
         raise ResourceNotFound(uri)
@@ -314,7 +341,7 @@ class Mounts:
                 inward, inner = mount.inward_uri(name), {"type": "ref/resource", "uri": mount.inward_uri(name)}
             kind: Kind = "prompt" if isinstance(ref, PromptReference) else "template"
             if inward is not None and await self._admits(call, kind, mount, name):
-                return await mounts.delegate(mount, call, "ref", inner)
+                return await mount.delegate(call, "ref", inner)
         raise self.nothing_to_complete(name)
 
     async def _admits(self, call: Call, kind: Kind, mount: Mount, name: str) -> bool:

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, members
-from portico.rpc.questions import asked_by, require_all
+from portico.rpc.questions import require_all
 from portico.rpc.relay import ChangeRelay
 from portico.server.guard import Kind, Owned
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
-from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
 from portico.wire.meta import SERVER_INFO
-from portico.wire.methods import METHODS, plainly
+from portico.wire.methods import METHODS, asked_by, plainly
+from portico.wire.paging import Paging
 from portico.wire.prompts import GetPromptResult
 from portico.wire.resources import ReadResourceResult, ReceivedContents
 from portico.wire.revisions import MODERN
@@ -27,7 +28,6 @@ from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult, ReceivedToolResult
 
-MOST_PAGES = 1000
 _CHANGES = frozenset(
     {notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED, notices.RESOURCE_UPDATED}
 )
@@ -82,6 +82,95 @@ class Mount(Struct, eq=False):
     def outside(self, kind: Kind, inside: str) -> str:
         return self.outward(inside) if kind in ("tool", "prompt") else self.outward_uri(inside)
 
+    def known(self, method: str) -> Sequence[Any] | None:
+        """The entries of the handler's list under their outward names, where it has them at hand.
+
+        They are the same for everybody, and the same object until something changes.
+        """
+        inside = members(self.handler).listed(method)
+        if inside is None:
+            return None
+        kept = self.kept.get(method)
+        if kept is None or kept[0] is not inside:
+            kept = self.kept[method] = (inside, tuple(_outward_entry(self, method, one) for one in inside))
+        return kept[1]
+
+    async def entries(self, method: str, call: Call) -> Sequence[Any]:
+        """All entries of the handler's list, under their outward names; it is asked if need be."""
+        at_hand = self.known(method)
+        if at_hand is not None:
+            return at_hand
+        found: list[Any] = []
+        paging, params = Paging(), b"{}"
+        while True:
+            try:
+                said = await self.handler(replace(call, method=method, params=Raw(params), revision=MODERN))
+            except MethodNotFound:
+                return found
+            page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
+            listed = getattr(page, _LISTS[method][0])
+            found += [_outward_entry(self, method, one) for one in listed]
+            cursor = paging.after(page.next_cursor, len(listed))
+            if cursor is None:
+                return found
+            params = jsonrpc.encode({"cursor": cursor})
+
+    async def delegate(self, call: Call, member: str, inward: Any) -> Any:
+        """The same call with the inward name, answered by the handler under our name."""
+        params: dict[str, Any] = dict(_members.decode(call.params))
+        params[member] = inward
+        # A client could not listen to its tasks here, so from there a call of one is answered with its result.
+        able = call.capabilities
+        if able.extensions is not None and EXTENSION in able.extensions and not call.reply.follows:
+            others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
+            able = replace(able, extensions=others or None)
+        inner = replace(call, params=Raw(jsonrpc.encode(params)), capabilities=able)
+        said = await self.handler(inner)
+        if call.reply.follows and (task := _outward_task(self, said)) is not None:
+            return task
+        asked = asked_by(call.method, said)
+        if asked is not None and call.reply.asks:
+            said = await push(inner, asked, self.handler)
+        elif asked is not None:
+            # It goes to our client, so it is our question.
+            require_all(call, asked)
+        if type(said) is Raw and not _passes(self, call, said):
+            said = _read(call.method, said)
+        return _outward(self, said) if isinstance(said, Struct) else said
+
+    async def about_task(self, call: Call) -> Any:
+        """What the handler says about a task of its own. Raises InvalidParams where it cannot be one."""
+        params: dict[str, Any] = dict(_members.decode(call.params))
+        outward = msgspec.json.decode(params["taskId"], type=str)
+        start = f"{self.owner}."
+        if not outward.startswith(start):
+            raise InvalidParams("Unknown task")
+        params["taskId"] = outward.removeprefix(start)
+        return await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
+
+    def relay(self, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
+        """Listen to the handler for changes of its lists or, if there are any, of these resources. None: it cannot have
+        one of them."""
+        wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+        if uris:
+            inward = [one for one in map(self.inward_uri, uris) if one is not None]
+            if not inward:
+                return None
+            wanted = Filter(resource_subscriptions=inward)
+
+        def tell(method: str, params: Any) -> None:
+            if method in _CHANGES:
+                uri = getattr(params, "uri", None)
+                publish(method, None if uri is None else self.outward_uri(uri))
+
+        def missed() -> None:
+            for uri in uris:
+                publish(notices.RESOURCE_UPDATED, uri)
+            for method in () if uris else (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
+                publish(method, None)
+
+        return ChangeRelay(self.handler, wanted, tell, missed=missed)
+
 
 def handler_of(target: Any) -> Handler:
     """The Handler that a target stands for: itself, or a connection that is opened in the server's lifespan."""
@@ -105,41 +194,6 @@ _LISTS = {
 }
 
 
-def known(mount: Mount, method: str) -> Sequence[Any] | None:
-    """The entries of a mounted handler's list under their outward names, where the handler has them at hand.
-
-    They are the same for everybody, and the same object until something changes.
-    """
-    inside = members(mount.handler).listed(method)
-    if inside is None:
-        return None
-    kept = mount.kept.get(method)
-    if kept is None or kept[0] is not inside:
-        kept = mount.kept[method] = (inside, tuple(_outward_entry(mount, method, one) for one in inside))
-    return kept[1]
-
-
-async def entries(mount: Mount, method: str, call: Call) -> Sequence[Any]:
-    """All entries of a mounted handler's list, under their outward names; it is asked if need be."""
-    at_hand = known(mount, method)
-    if at_hand is not None:
-        return at_hand
-    found: list[Any] = []
-    cursor: Any = UNSET
-    for _ in range(MOST_PAGES):
-        params = Raw(jsonrpc.encode({} if cursor is UNSET else {"cursor": cursor}))
-        try:
-            said = await mount.handler(replace(call, method=method, params=params, revision=MODERN))
-        except MethodNotFound:
-            return found
-        page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
-        found += [_outward_entry(mount, method, one) for one in getattr(page, _LISTS[method][0])]
-        cursor = page.next_cursor
-        if cursor is UNSET or cursor is None:
-            break
-    return found
-
-
 def _outward_entry(mount: Mount, method: str, entry: Any) -> Any:
     _, field, outward = _LISTS[method]
     return replace(entry, **{field: outward(mount, getattr(entry, field)), "meta": _outward_meta(mount, entry.meta)})
@@ -153,26 +207,15 @@ def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] |
     return {**(meta or {}), "ui": {**page, "resourceUri": mount.outward_uri(page["resourceUri"])}}
 
 
-async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
-    """The same call with the inward name, answered by the mounted handler under our name."""
-    params: dict[str, Any] = dict(_members.decode(call.params))
-    params[member] = inward
-    # Its tasks could not be asked for by their ids here, so from there a call is answered with its result.
-    able = call.capabilities
-    if able.extensions is not None and EXTENSION in able.extensions:
-        others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
-        able = replace(able, extensions=others or None)
-    inner = replace(call, params=Raw(jsonrpc.encode(params)), capabilities=able)
-    said = await mount.handler(inner)
-    asked = asked_by(call.method, said)
-    if asked is not None and call.reply.asks:
-        said = await push(inner, asked, mount.handler)
-    elif asked is not None:
-        # It goes to our client, so it is our question.
-        require_all(call, asked)
-    if type(said) is Raw and not _passes(mount, call, said):
-        said = _read(call.method, said)
-    return _outward(mount, said) if isinstance(said, Struct) else said
+def _outward_task(mount: Mount, said: Any) -> Raw | None:
+    """A task that a call has become, under the id that it has outside; None for any other result."""
+    if isinstance(said, CallToolResult):
+        return None
+    found = _members.decode(jsonrpc.encode(said))
+    if bytes(found.get("resultType", b"")) != b'"task"' or "taskId" not in found:
+        return None
+    id = f"{mount.owner}.{msgspec.json.decode(found['taskId'], type=str)}"
+    return Raw(jsonrpc.encode({**found, "taskId": id}))
 
 
 def _passes(mount: Mount, call: Call, said: Raw) -> bool:
@@ -217,27 +260,3 @@ def _outward_block(mount: Mount, part: Any) -> Any:
     if isinstance(part, EmbeddedResource) and isinstance(part.resource, Struct):
         return replace(part, resource=replace(part.resource, uri=mount.outward_uri(part.resource.uri)))  # type: ignore[attr-defined]
     return part
-
-
-def relay(mount: Mount, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
-    """Listen to a mounted handler for changes of its lists or, if there are any, of these resources. None: it cannot
-    have one of them."""
-    wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
-    if uris:
-        inward = [one for one in map(mount.inward_uri, uris) if one is not None]
-        if not inward:
-            return None
-        wanted = Filter(resource_subscriptions=inward)
-
-    def tell(method: str, params: Any) -> None:
-        if method in _CHANGES:
-            uri = getattr(params, "uri", None)
-            publish(method, None if uri is None else mount.outward_uri(uri))
-
-    def missed() -> None:
-        for uri in uris:
-            publish(notices.RESOURCE_UPDATED, uri)
-        for method in () if uris else (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
-            publish(method, None)
-
-    return ChangeRelay(mount.handler, wanted, tell, missed=missed)

@@ -9,19 +9,12 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.server.guard import Kind, Owned, Sight
+from portico.server.guard import KINDS, Kind, Owned, Sight
 from portico.server.registry.catalog import Catalog
 from portico.wire.revisions import LATEST, Revision
 
 # Of each list: classes of callers, not callers.
 MOST_VIEWS = 256
-
-KINDS: dict[str, Kind] = {
-    "tools/list": "tool",
-    "prompts/list": "prompt",
-    "resources/list": "resource",
-    "resources/templates/list": "template",
-}
 
 
 class _KeptView(Struct, eq=False):

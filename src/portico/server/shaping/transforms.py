@@ -20,6 +20,7 @@ from portico.server.shaping.arguments import ArgumentShape
 from portico.wire.completion import PromptReference
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
+from portico.wire.paging import Paging
 from portico.wire.tools import Tool as Definition
 
 log = logging.getLogger("portico")
@@ -141,19 +142,26 @@ class ToolTransform(Transform, Hooks):
         self, name: str, change: ToolTransformConfig, context: MiddlewareContext, call_next: CallNext
     ) -> ArgumentShape | None:
         """The shape of a tool's arguments; a client may call without having listed."""
-        cursor: str | None = None
-        while change.arguments and name not in self._shapes:
-            params = Raw(msgspec.json.encode({} if cursor is None else {"cursor": cursor}))
-            call: Call = msgspec.structs.replace(context.call, method="tools/list", params=params, read=None)
-            page = await call_next(MiddlewareContext(call, "tools/list"))
-            for one in page.tools:
-                if one.name == name:
-                    self._take_shape(one, change)
-                    return self._shapes.get(name)
-            cursor = page.next_cursor if isinstance(page.next_cursor, str) else None
-            if cursor is None:
-                break
+        if change.arguments and name not in self._shapes:
+            tool = await listed_tool(name, context, call_next)
+            if tool is not None:
+                self._take_shape(tool, change)
         return self._shapes.get(name)
+
+
+async def listed_tool(name: str, context: MiddlewareContext, call_next: CallNext) -> Definition | None:
+    """A tool as it is listed to the sender of a call; None if it is not."""
+    paging, params = Paging(), b"{}"
+    while True:
+        call: Call = msgspec.structs.replace(context.call, method="tools/list", params=Raw(params), read=None)
+        page = await call_next(context.copy(call=call, method="tools/list", message=None))
+        for one in page.tools:
+            if one.name == name:
+                return one  # type: ignore[no-any-return]
+        cursor = paging.after(page.next_cursor, len(page.tools))
+        if cursor is None:
+            return None
+        params = msgspec.json.encode({"cursor": cursor})
 
 
 def _config(change: Any) -> ToolTransformConfig:

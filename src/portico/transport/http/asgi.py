@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
+from portico.transport.http.connection import TICK_SECONDS
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.refusals import busy
@@ -109,10 +111,13 @@ class Application:
         self.exchange.end_streams()
 
     async def _tend(self) -> None:
+        last_words = time.monotonic()
         while True:
-            await asyncio.sleep(KEEP_ALIVE_SECONDS)
-            self.exchange.keep_alive()
+            await asyncio.sleep(TICK_SECONDS)
             self.exchange.expire()
+            if time.monotonic() - last_words >= KEEP_ALIVE_SECONDS:
+                last_words = time.monotonic()
+                self.exchange.keep_alive()
 
     async def stop(self) -> None:
         await self.exchange.drain(5.0)

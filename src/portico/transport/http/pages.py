@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
 from msgspec import Struct
 
@@ -48,18 +48,28 @@ class PageRoute(Struct, frozen=True):
 class WebPages:
     """The pages of one endpoint, and those that are being made."""
 
-    def __init__(self, routes: Iterable[PageRoute], taken: Iterable[str] = ()) -> None:
+    def __init__(
+        self, routes: Iterable[PageRoute], own: Sequence[PageRoute] = (), taken: Set[tuple[str, str]] = frozenset()
+    ) -> None:
+        """`own` are those of the transport, which no other shadows, nor what is `taken`, by method and path."""
         self._exact: dict[tuple[str, str], PageRoute] = {}
         self._prefixes: list[PageRoute] = []
         self._running: set[asyncio.Task[None]] = set()
+        for route in own:
+            self._add(route)
+        # Clients post to "/", and people may be shown a page there.
+        paths = {path for _, path in taken if path != "/"}
         for route in routes:
-            self._add(route, frozenset(taken))
+            key = (route.method, route.path)
+            if key in taken or route.path in paths or self.find(*key) in own:
+                raise UsageError(f"a page cannot be at {route.path}: something else is there")
+            self._add(route)
 
-    def _add(self, route: PageRoute, taken: frozenset[str]) -> None:
+    def _add(self, route: PageRoute) -> None:
         if not route.path.startswith("/") or (route.prefix and not route.path.endswith("/")):
             raise UsageError(f"a page cannot be at {route.path!r}: it begins with /, and all below it ends with one")
-        if route.path in taken:
-            raise UsageError(f"a page cannot be at {route.path}: something else is there")
+        if (route.method, route.path) in self._exact:
+            raise UsageError(f"a page cannot be at {route.path}: there is another one")
         if route.prefix:
             self._prefixes.append(route)
             # The longest one that fits is meant.
