@@ -296,8 +296,8 @@ def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[
     """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
     first."""
     first = positions.first_of_scope(scope)
-    values = {"first": first, "end": first + positions.SCOPE}
-    values |= {f"term_{number}": term for number, term in enumerate(terms)}
+    values: dict[str, Any] = {f"term_{number}": term for number, term in enumerate(terms)}
+    values |= {"first": first, "end": first + positions.SCOPE}
     read: list[list[Posting]] = [[] for _ in terms]
     for number, seat, weight in tx.all(tuple, _rare_of(len(terms)), values):
         read[number].append((seat, weight))

@@ -9,12 +9,9 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from portico.extend import Transaction, neighbours
 from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, newest_first, within
-
-T = TypeVar("T")
 
 # How many other words are looked for; and how many of those that are nearer than this.
 MOST, MOST_NEAR, NEAR = 12, 64, 0.54
@@ -88,12 +85,11 @@ def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, mem
     order = newest_first(scopes)
     sql = " union all ".join(one.format(number, source, order, MOST_POSTINGS) for number in range(len(words)))
     values |= {f"word_{number}": word for number, word in enumerate(words)}
-    found = _by_word(tx.all(tuple, sql, values))
-    return {words[number]: seats for number, seats in found.items()}
+    return _by_word((words[number], seat) for number, seat in tx.all(tuple, sql, values))
 
 
-def _by_word(rows: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
-    found = defaultdict[T, list[int]](list)
+def _by_word(rows: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found = defaultdict[str, list[int]](list)
     for word, seat in rows:
         found[word].append(seat)
     return found
