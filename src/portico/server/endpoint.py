@@ -31,7 +31,7 @@ from portico.server.proofs import SharedReplays
 from portico.server.registry import run_time
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
-from portico.telemetry.starting import start_telemetry
+from portico.telemetry import start_telemetry
 from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application

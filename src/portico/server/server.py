@@ -16,9 +16,9 @@ from portico._options import check_options, explained
 from portico.rpc.call import Call, Facet, Handler, Middleware, members
 from portico.server.asking.current import CurrentCall
 from portico.server.asking.request_state import Seal
-from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
 from portico.server.calling.checks import (
+    checked_capabilities,
     checked_extensions,
     checked_headers,
     checked_hints,
@@ -37,9 +37,7 @@ from portico.server.familiar.settings import (
     takes_familiar_options,
 )
 from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
-from portico.server.registry import run_time
-from portico.server.registry.catalog import PAGE_SIZE, Catalog
-from portico.server.registry.cursors import ListCursors
+from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Mounts, Others
 from portico.server.registry.registry import Registry
@@ -185,8 +183,10 @@ class Server(FamiliarServer, Registrar):
         self.seal = Seal(state_key, name=name) if security is None else security.sealing(name)
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
-        self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
+        self.runtime = Runtime(name, self, self.threads, self.seal, store, argument_errors, seen)
+        self.capabilities = (
+            ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
+        )
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
         self.subscriptions = Subscriptions()
@@ -681,7 +681,8 @@ class Server(FamiliarServer, Registrar):
 
     def _register(self, component: Component) -> None:
         self.add_components([component])
-        run_time.note_alone(self.subscriptions.spread, component)
+        if self.subscriptions.spread is not None:
+            _run_time().note_alone(self.subscriptions.spread, component)
 
     def add_components(self, components: list[Component]) -> None:
         """Add tools, resources and prompts, all of them or none, with what this server says of all of its own."""
@@ -745,6 +746,7 @@ class Server(FamiliarServer, Registrar):
           it by its name in its module, so it has to have one; those that are started later have it too.
         """
         if everywhere:
+            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.ADDED, run_time.name_of(component)):
                 self._take_in(component)
         else:
@@ -769,6 +771,7 @@ class Server(FamiliarServer, Registrar):
         * **everywhere** – also in the other processes that serve the same clients.
         """
         if everywhere:
+            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.REMOVED, name):
                 self._take_out(name)
         else:
@@ -870,7 +873,7 @@ class Server(FamiliarServer, Registrar):
             yield self
         finally:
             if await self._lifespans.leave():
-                await self.runtime.spent.close()
+                await self.runtime.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
@@ -966,6 +969,11 @@ def _is_restricted(component: Tool | Resource | Prompt) -> bool:
 
 def _kind(resource: Resource) -> Kind:
     return "resource" if resource.template is None else "template"
+
+
+def _run_time() -> Any:
+    """For servers of several processes."""
+    return load_module("portico.server.registry.run_time")
 
 
 def _endpoint() -> Any:

@@ -47,9 +47,6 @@ class Detached(Struct, frozen=True):
     steps: dict[str, Raw]
 
 
-_decoder = msgspec.json.Decoder(State)
-
-
 # What servers without a key of their own seal with, the one in use first. The workers of a fleet have the same.
 _of_process = [os.urandom(32)]
 
@@ -136,7 +133,7 @@ class Seal:
             if urlsafe_b64encode(data).decode() != sealed:
                 return None
             body = self._unsealed(data)
-            return None if body is None else _decoder.decode(body)
+            return None if body is None else msgspec.json.decode(body, type=State)
         except ValueError:
             return None
 
