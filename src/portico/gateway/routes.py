@@ -24,8 +24,8 @@ from portico.rpc.call import Call, Facet
 from portico.rpc.questions import incapable
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
-from portico.server.guard import KINDS, Kind, Owned
-from portico.server.registry.catalog import Catalog
+from portico.server.guard import Kind, Owned
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.server.registry.views import CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference

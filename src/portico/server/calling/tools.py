@@ -19,7 +19,6 @@ from portico.server.calling.checks import checked_icons, described_meta, given_n
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.signature import ArgumentError, Verify, verifier
-from portico.server.guard import Owned
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.mirrors import Mirror, mirrors
@@ -28,6 +27,7 @@ from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
 
 if TYPE_CHECKING:
+    from portico.server.guard import Owned
     from portico.server.tasks.config import Mode, TaskConfig
 
 # tools, Tool Names (2025-11-25): what a name may be made of.

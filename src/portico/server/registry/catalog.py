@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import UNSET, Raw
 
@@ -14,7 +14,19 @@ from portico.wire.content import CacheableResult, strip_result_type
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.revisions import MODERN, Revision
 
+if TYPE_CHECKING:
+    from portico.server.guard import Kind
+
 PAGE_SIZE = 1000
+
+# What each list is of.
+KINDS: dict[str, Kind] = {
+    "tools/list": "tool",
+    "prompts/list": "prompt",
+    "resources/list": "resource",
+    "resources/templates/list": "template",
+}
+
 _MAC = 12
 LONGEST_CURSOR = 1024
 

@@ -81,6 +81,9 @@ class Registry:
         found: Templates = load_module("portico.wire.uris").Templates()
         return found
 
+    def forget_schemes(self, schemes: Mapping[str, str]) -> None:
+        self.schemes = {known: listed for known, listed in self.schemes.items() if known not in schemes}
+
     # Looking up
 
     def tool(self, name: str) -> Tool | None:
