@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import load_module, loaded_module
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.observers import OBSERVERS, Observed
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
@@ -47,6 +46,7 @@ from portico.wire.tools import ERROR, CallToolResult
 
 if TYPE_CHECKING:
     from portico.rpc.metrics import Metrics
+    from portico.rpc.observers import Observed
     from portico.rpc.trace import Trace
 
 log = logging.getLogger("portico")
@@ -92,7 +92,7 @@ class Door:
         self.trace: Trace | None = None
         if trace_log.isEnabledFor(logging.DEBUG):
             self.trace = load_module("portico.rpc.trace").Trace(metrics)
-        self.observed = Observed(self.trace or metrics, OBSERVERS) if OBSERVERS else None
+        self.observed = _observed(self.trace or metrics)
         self.metrics = self.observed or self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
@@ -379,6 +379,15 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
 
 # What a body lets escape: the type alone tells a program something, and none of its words.
 _TELLING = (FileNotFoundError, PermissionError, TimeoutError)
+
+
+def _observed(metrics: Metrics | Trace | None) -> Observed | None:
+    # What observes has loaded this; mostly there is none.
+    observers = loaded_module("portico.rpc.observers")
+    if observers is None or not observers.OBSERVERS:
+        return None
+    observed: Observed = observers.Observed(metrics, observers.OBSERVERS)
+    return observed
 
 
 def _require_all(call: Call, asked: InputRequiredResult) -> None:

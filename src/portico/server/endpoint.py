@@ -61,7 +61,7 @@ def exchange(server: Server, settings: Settings) -> Exchange:
 def _share_proofs(server: Server) -> None:
     """Proofs of DPoP are good once in all processes, and each knows the nonces of the others."""
     if server.auth is not None and server.auth.proofs is not None:
-        server.auth.proofs.share(SharedReplays(server.runtime.spent), server.seal.derived(b"dpop nonces"))
+        server.auth.proofs.share(SharedReplays(server.spent), server.seal.derived(b"dpop nonces"))
 
 
 class EndpointOptions(TypedDict, total=False):

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.server.asking.consent import Consents, QuestionFirst
-from portico.server.calling.runtime import Runtime
+from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
 from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
 from portico.server.registry.catalog import KINDS, Catalog
 from portico.server.registry.mounted import Others
@@ -34,8 +35,10 @@ Entering = Callable[[Passage, Answer], Any]
 class Protected(Protocol):
     """What protection needs of its server."""
 
-    runtime: Runtime
-
+    @property
+    def seal(self) -> Seal: ...
+    @property
+    def spent(self) -> SpentStates: ...
     def own(self, kind: Kind, name: str) -> Owned | None: ...
     def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
     def owned(self, component: Any) -> Owned: ...
@@ -54,7 +57,7 @@ class Protection:
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
-        self._consents = Consents(server.runtime.seal, server.runtime.spent)
+        self._consents = Consents(server.seal, server.spent)
 
     # Around the answers
 

@@ -15,7 +15,6 @@ from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.current import CurrentCall
-from portico.server.asking.request_state import Seal
 from portico.server.calling import completion
 from portico.server.calling.checks import (
     checked_capabilities,
@@ -57,6 +56,8 @@ from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
+    from portico.server.asking.request_state import Seal
+    from portico.server.asking.spent import SpentStates
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
     from portico.server.ownership import Ownership
@@ -178,11 +179,10 @@ class Server(FamiliarServer, Registrar):
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
-        security = request_state_security
-        self.seal = Seal(state_key, name=name) if security is None else security.sealing(name)
+        self._state_key, self._state_security = state_key, request_state_security
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, self.seal, store, argument_errors, seen)
+        self.runtime = Runtime(name, self, self.threads, self, argument_errors, seen)
         self.capabilities = (
             ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
         )
@@ -192,8 +192,9 @@ class Server(FamiliarServer, Registrar):
         self._hints = checked_hints(ttl_ms, cache_scope)
         self._hints_by_method = hints_by_method(cache_hints or {})
         self._lifespans = Lifespans()
-        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
-        self.store = store
+        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory. And where it is noted which
+        # answers were used: what a command line says of the store is about the tasks.
+        self.store = self._spent_in = store
         # Where it keeps files of its own. None: PORTICO_DATA, or the place that the system has for it.
         self.data: str | None = None
         # Its tasks, from the first tool on that may become one.
@@ -302,6 +303,22 @@ class Server(FamiliarServer, Registrar):
     @property
     def version(self) -> str:
         return self.info.version
+
+    # Most servers never ask their clients anything, and start without what that needs.
+
+    @cached_property
+    def seal(self) -> Seal:
+        """Closes the state of a call that asks the client something."""
+        if self._state_security is not None:
+            return self._state_security.sealing(self.name)
+        seal: Seal = load_module("portico.server.asking.request_state").Seal(self._state_key, name=self.name)
+        return seal
+
+    @cached_property
+    def spent(self) -> SpentStates:
+        """Which of those states were used."""
+        spent: SpentStates = load_module("portico.server.asking.spent").SpentStates(self._spent_in)
+        return spent
 
     @property
     def yielded(self) -> Any:
@@ -805,8 +822,8 @@ class Server(FamiliarServer, Registrar):
         try:
             yield self
         finally:
-            if await self._lifespans.leave():
-                await self.runtime.close()
+            if await self._lifespans.leave() and "spent" in vars(self):
+                await self.spent.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...

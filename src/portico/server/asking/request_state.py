@@ -40,13 +40,6 @@ class State(Struct, array_like=True):
     asked: list[str] = []
 
 
-class Detached(Struct, frozen=True):
-    """A body that wants to go on as a task, and what it has learnt and done so far."""
-
-    answers: dict[str, Raw]
-    steps: dict[str, Raw]
-
-
 # What servers without a key of their own seal with, the one in use first. The workers of a fleet have the same.
 _of_process = [os.urandom(32)]
 

@@ -19,13 +19,12 @@ from msgspec import Struct
 from portico._lazy import load_module
 from portico.rpc.call import Handler
 from portico.rpc.turns import NO_CALLER, Caller, Turns
-from portico.server.asking.request_state import Seal
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
     from portico.server.asking.kept_state import ConversationStates
-    from portico.server.asking.spent import SpentStates
+    from portico.server.server import Server
 
 # Bodies that block mostly wait, so how many may do so has little to do with the number of cores.
 MOST_THREADS = 40
@@ -141,29 +140,15 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
     # The server itself: it answers the calls that a body makes from the inside.
     handler: Handler
     threads: Threads
-    # Closes the state of a call that asks the client something.
-    seal: Seal
-    # Where it is kept which of those states were used: a URL of the store, or None for memory.
-    store: str | None
+    # Whose `seal` closes the state of a call that asks the client something, and who knows which of them were `spent`.
+    keeper: Server
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
     # The headers that bodies see, in lower case.
     headers: tuple[str, ...] = ()
-
-    # Most servers never ask and keep nothing, and start without what that needs.
-
-    @cached_property
-    def spent(self) -> SpentStates:
-        """Which of those states were used."""
-        found: SpentStates = load_module("portico.server.asking.spent").SpentStates(self.store)
-        return found
 
     @cached_property
     def states(self) -> ConversationStates:
         """What bodies keep from one call of a conversation to the next."""
         found: ConversationStates = load_module("portico.server.asking.kept_state").ConversationStates()
         return found
-
-    async def close(self) -> None:
-        if "spent" in self.__dict__:
-            await self.spent.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from logging import DEBUG, WARNING, getLogger
@@ -133,6 +132,8 @@ class Registry:
         if self._sorted[0] is not self.resources.definitions:
             self._sorted = (self.resources.definitions, sorted(one.uri for one in self.resources))
         uris = self._sorted[1]
+        from bisect import bisect_left  # only servers with resources look for those below another
+
         place = bisect_left(uris, above)
         listed = place < len(uris) and uris[place].startswith(above)
         return listed or any(template.uri.startswith(above) for template in self.templates)
