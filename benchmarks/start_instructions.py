@@ -1,5 +1,4 @@
-"""How many instructions a server on stdio takes from its spawn to its first answer: for machines that are too busy to be
-timed.
+"""How many instructions a server on stdio takes from its spawn to its first answer: for machines too busy to be timed.
 
     python benchmarks/start_instructions.py
 

@@ -1,4 +1,4 @@
-"""What a server loads before its first answer: what every server needs, and no more. And what is loaded later is found."""
+"""What a server loads before its first answer: what every server needs, and no more; what comes later is found."""
 
 from __future__ import annotations
 
