@@ -6,6 +6,7 @@ Every wait is bounded, and nothing sleeps.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -13,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import MethodType
+from typing import Any, Self
 
 import hypothesis
 import msgspec
@@ -23,6 +25,8 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.server.calling import bodies
+from portico.server.calling.signature import Signature, signature_of
 from portico.store.database import Database
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
@@ -30,6 +34,7 @@ from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTO
 sys.path.insert(0, str(Path(__file__).parent))
 
 import debian
+import forks as forking
 import frames
 import leftovers
 import postgres
@@ -54,6 +59,25 @@ LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+# Nearly every test of a service builds it, which is mostly to read the annotations of its methods: they stay the same.
+
+
+_signatures: dict[Any, Signature] = {}
+
+
+def _kept_signature_of(fn: Callable[..., Any], **options: Any) -> Signature:
+    method = inspect.unwrap(fn, stop=lambda one: hasattr(one, "__signature__"))
+    if not isinstance(method, MethodType) or not method.__module__.startswith("portico.services."):
+        return signature_of(fn, **options)
+    key = method.__func__, *options.items()
+    if key not in _signatures:
+        _signatures[key] = signature_of(fn, **options)
+    return _signatures[key]
+
+
+bodies.signature_of = _kept_signature_of
 
 
 # Every frame that our side sends, in any test, fits the schema of its revision
@@ -91,6 +115,13 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         running, files = leftovers.end(), leftovers.files(folder)
     assert not running, f"still running when the tests had ended: {running}"
     assert not files, f"still in the temporary directory when the tests had ended: {files}"
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[forking.Forks]:
+    made = forking.Forks()
+    yield made
+    made.close()
 
 
 class _Conversation:
@@ -230,17 +261,24 @@ async def connect() -> AsyncIterator[Callable[..., Wire]]:
 
 
 class Child(_Conversation):
-    """`python -m portico …` in a process of its own, spoken to line by line."""
+    """`portico …` in a process of its own, spoken to line by line."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: forking.Fork, stdin: asyncio.WriteTransport, *printed: asyncio.StreamReader) -> None:
         super().__init__()
         self.process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._stdin, self._stdout = process.stdin, process.stdout
+        self.stdout, stderr = printed
+        self._stdin = stdin
         self._recorded = recorder.Overheard()
-        self._stderr = asyncio.ensure_future(process.stderr.read())
+        self._stderr = asyncio.ensure_future(stderr.read())
+
+    @classmethod
+    async def of(cls, process: forking.Fork) -> Self:
+        loop = asyncio.get_running_loop()
+        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        printed = [asyncio.StreamReader(), asyncio.StreamReader()]
+        for reader, pipe in zip(printed, (process.stdout, process.stderr), strict=True):
+            await loop.connect_read_pipe(lambda reader=reader: asyncio.StreamReaderProtocol(reader), pipe)
+        return cls(process, stdin, *printed)
 
     def send(self, message: Any) -> None:
         self.send_bytes(msgspec.json.encode(message))
@@ -251,7 +289,7 @@ class Child(_Conversation):
 
     async def receive(self) -> Any:
         async with asyncio.timeout(PATIENCE):
-            line = await self._stdout.readline()
+            line = await self.stdout.readline()
         if not line:
             raise EOFError(f"the child has ended: {await self.errors()}")
         self._recorded.said(line)
@@ -266,38 +304,27 @@ class Child(_Conversation):
         """Close its input: its exit code, what was left on standard output, and all of standard error."""
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
-            rest = await self._stdout.read()
-            code = await self.process.wait()
+            rest = await self.stdout.read()
+            code = await asyncio.to_thread(self.process.wait, PATIENCE)
         return code, rest.decode(), await self.errors()
 
     async def close(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
+        self.process.kill()
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
-            await self._stdout.read()
+            await self.stdout.read()
             await self._stderr
-            await self.process.wait()
+            await asyncio.to_thread(self.process.wait, PATIENCE)
 
 
 @pytest.fixture
-async def spawn() -> AsyncIterator[Callable[..., Any]]:
+async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
     """`await spawn("serve", "file.py")` starts a child. `cwd` and `env` as usual, `env` being added to ours."""
     children: list[Child] = []
 
     async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "portico",
-            *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-        )
-        children.append(Child(process))
+        process = forks.start(*arguments, cwd=cwd or ".", env={**os.environ, **(env or {})})
+        children.append(await Child.of(process))
         return children[-1]
 
     yield start

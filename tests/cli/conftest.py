@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import debian  # noqa: E402
+from forks import Forks  # noqa: E402
 
 PATIENCE = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
@@ -51,36 +52,26 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def portico(surroundings: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """`portico("list", "tools", target)` runs the command to its end, without a terminal."""
 
     def run(
         *words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*PORTICO, *map(str, words)],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            cwd=cwd,
-            env={**surroundings, **env},
-            timeout=PATIENCE,
-        )
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return forks.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(forks: Forks) -> Iterator[str]:
     """examples/hello.py over HTTP."""
-    command = [*PORTICO, "serve", "examples/hello.py", "--transport", "http", "--port", "0"]
-    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    child = forks.start("serve", "examples/hello.py", "--transport", "http", "--port", "0", cwd=ROOT)
     try:
-        assert child.stderr is not None
         yield child.stderr.readline().removeprefix("Serving on ").strip()
     finally:
         child.terminate()
-        child.communicate(timeout=PATIENCE)
+        child.communicate()
 
 
 class Gate(ThreadingHTTPServer):

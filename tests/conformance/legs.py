@@ -176,7 +176,7 @@ ALWAYS_SKIPPED = {
 
 @dataclass(frozen=True)
 class Leg:
-    """One run of the suite; or, for a client, one run for each scenario."""
+    """One run of the suite; or, where a client is run by force, one run for each scenario."""
 
     name: str
     side: str  # what is under test, which is also the suite's command: "server", "client" or "authorization"
@@ -274,9 +274,10 @@ def _client_legs() -> list[Leg]:
     legs = []
     for revision, checks in _table(CLIENT_CHECKS).items():
         scored = checks.keys() - BESIDE_THE_SET[revision] if revision in BESIDE_THE_SET else ()
-        legs.append(Leg(f"client-{revision}", "client", ("--spec-version", revision), checks, frozenset(scored)))
+        options = ("--suite", "all", "--spec-version", revision)
+        legs.append(Leg(f"client-{revision}", "client", options, checks, frozenset(scored)))
     for revision, checks in _table(CLIENT_EXTENSION_CHECKS).items():
-        # What is of no revision is run at one by force only.
+        # What is of no revision is run at one by force only, and alone.
         options = ("--spec-version", revision, "--force")
         legs.append(Leg(f"client-extensions-{revision}", "client", options, checks))
     return legs

@@ -21,10 +21,12 @@ import oidc
 
 HERE = Path(__file__).resolve().parent
 LEG_SECONDS = 300
-# A client has the first for a scenario, and the suite the second for all that is around it.
+# A client that is run alone has the first for a scenario, and the suite the second for all that is around it.
 CLIENT_SECONDS, SCENARIO_SECONDS = 60, 90
 AT_ONCE = 2
 PAUSE = 0.02
+# The suite starts its clients all at once, and on a machine that is small they would be late. They wait for each other.
+IN_TURN = "exec 9>turn; flock 9 2>/dev/null;"
 
 CLIENT_ENDED = re.compile(r"^Client (exited with code -?\d+|timed out after \d+ms)$", re.MULTILINE)
 # The page to show to a person.
@@ -42,13 +44,14 @@ class Suite:
     def run(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> Outcome:
         """One leg, its results in `folder`. `target` says what is tested: `--url` and a URL, `--command` and a client.
 
-        A client is run by the suite, once for each scenario. To run them all the suite would start all at once, and
-        then not care how they ended.
+        A client is run by the suite, once for each scenario.
         """
         results = folder / "results"
         results.mkdir(parents=True)
         began = time.monotonic()
-        if leg.side == "client":
+        if leg.side == "client" and "--suite" in leg.options:
+            endings = self._run_clients(leg, target[1], folder, expected)
+        elif leg.side == "client":
             endings = self._run_each(leg, target, folder)
         elif leg.side == "authorization":
             endings = self._run_with_browser(leg, target, folder)
@@ -69,14 +72,19 @@ class Suite:
         )
         return {found["scenario"]: set(found["revisions"].split(",")) for found in LISTED.finditer(done.stdout)}
 
-    def _run_all(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> dict[str, Ending]:
+    def _run_all(
+        self, leg: Leg, target: list[str], folder: Path, expected: Path, env: dict[str, str] | None = None
+    ) -> dict[str, Ending]:
         command = self._command(leg, [*target, "--expected-failures", str(expected)], folder)
-        with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
-            code = child.wait(LEG_SECONDS)
-        if code == 0:
-            return {}
-        text = f"the suite ended with {code}" if code is not None else f"the suite did not end within {LEG_SECONDS} s"
-        return {"": Ending(text, child.said())}
+        with Child(command, folder / "suite.log", cwd=folder, env=env or node.environment()) as child:
+            child.wait(LEG_SECONDS)
+            ending = how_it_ended(child, LEG_SECONDS)
+        return {} if ending is None else {"": ending}
+
+    def _run_clients(self, leg: Leg, command: str, folder: Path, expected: Path) -> dict[str, Ending]:
+        """All that the suite has, by one Node, because to start one takes longer than most scenarios."""
+        target = ["--command", f"{IN_TURN} {command}", "--timeout", str(LEG_SECONDS * 1000)]
+        return self._run_all(leg, target, folder, expected, _homeless(folder / "home"))
 
     def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
         """The suite says which page it wants shown to a person, and waits for the browser to come back to it."""
@@ -91,11 +99,8 @@ class Suite:
                     callback = parse_qs(urlsplit(shown).query)["redirect_uri"][0]
                     browser.request("GET", browser.visit(shown, until=callback))
                 time.sleep(PAUSE)
-            code = child.code
-        if code == 0:
-            return {}
-        text = f"the suite ended with {code}" if code is not None else f"the suite did not end in {SCENARIO_SECONDS} s"
-        return {"": Ending(text, child.said())}
+            ending = how_it_ended(child)
+        return {} if ending is None else {"": ending}
 
     def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
         """A few at a time, and each alone, so that what a client ends with counts.
@@ -103,8 +108,7 @@ class Suite:
         That is also why the suite is not told what is expected to fail: it would look at nothing else then, neither at
         the client's exit status nor at its time. A warning is a failure to it all the same.
         """
-        home = folder / "home"
-        home.mkdir()
+        env = _homeless(folder / "home")
         more = [*target, "--timeout", str(CLIENT_SECONDS * 1000)]
         waiting = list(leg.checks)
         running: list[_Running] = []
@@ -115,7 +119,7 @@ class Suite:
                     scenario = waiting.pop(0)
                     command = self._command(leg, ["--scenario", scenario, *more], folder)
                     log = folder / f"{scenario.replace('/', '-')}.log"
-                    child = Child(command, log, cwd=folder, env=_homeless(home))
+                    child = Child(command, log, cwd=folder, env=env)
                     running.append(_Running(scenario, child, time.monotonic() + SCENARIO_SECONDS))
                 for one in [one for one in running if one.over]:
                     endings |= {} if (ending := how_it_ended(one.child)) is None else {one.scenario: ending}
@@ -147,18 +151,20 @@ class _Running:
 
 def _homeless(home: Path) -> dict[str, str]:
     """An environment without what the user has set for other clients, and a home to see whether anything is kept."""
+    home.mkdir()
     kept = {name: value for name, value in node.environment().items() if not name.startswith(("PORTICO_", "XDG_"))}
     return {**kept, "HOME": str(home)}
 
 
-def how_it_ended(child: Child) -> Ending | None:
-    """What is to be said of a client that did not end well, also where the suite forgives it; None if it did."""
+def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> Ending | None:
+    """What is to be said of a suite, or of a client that it ran, that did not end well; None if all did. The suite
+    forgives a client more than we do."""
     said = child.said(lines=10_000)
     found = CLIENT_ENDED.search(said)
     if found is not None:
         return Ending(f"the client {found[1]}", child.said())
     if child.code is None:
-        return Ending(f"the suite did not end within {SCENARIO_SECONDS} s", child.said())
+        return Ending(f"the suite did not end within {seconds:.0f} s", child.said())
     return None if child.code == 0 else Ending(f"the suite ended with {child.code}", child.said())
 
 

@@ -44,8 +44,18 @@ def test_a_client_that_does_nothing_passes_nothing(suite: Suite, tmp_path: Path)
     assert {complaint.scenario for complaint in outcome.complaints} == vacuous.keys()
 
 
-def test_how_a_client_ends_counts_also_where_the_suite_forgives_it(suite: Suite, tmp_path: Path) -> None:
-    leg = Leg("ending", "client", ("--spec-version", "2026-07-28"), {"http-invalid-tool-headers": 0})
+@pytest.mark.parametrize(
+    ("options", "checks"),
+    [
+        (("--spec-version", "2026-07-28"), {"http-invalid-tool-headers": 0}),
+        (("--suite", "backcompat", "--spec-version", "2025-03-26"), {}),
+    ],
+    ids=["alone", "with others"],
+)
+def test_how_a_client_ends_counts_also_where_the_suite_forgives_it(
+    suite: Suite, tmp_path: Path, options: tuple[str, ...], checks: dict[str, int]
+) -> None:
+    leg = Leg("ending", "client", options, checks)
     (tmp_path / "expected.yml").write_text("client: []\n")
     outcome = suite.run(leg, ["--command", "exec false"], tmp_path, tmp_path / "expected.yml")
     assert "the client exited with code 1" in report(outcome)

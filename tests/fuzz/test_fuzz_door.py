@@ -275,19 +275,19 @@ def through_the_door(runner: asyncio.Runner, data: bytes) -> None:
             assert all("method" not in frame for frame in frames)
 
 
-@effort(300)
+@effort(100)
 @given(data=anything)
 def test_any_bytes_through_the_door(runner: asyncio.Runner, data: bytes) -> None:
     through_the_door(runner, data)
 
 
-@effort(500)
+@effort(160)
 @given(message=messages | batches)
 def test_messages_through_the_door(runner: asyncio.Runner, message: Any) -> None:
     through_the_door(runner, written(message))
 
 
-@effort(300)
+@effort(100)
 @given(id=st.integers(-(2**63), 2**63 - 1) | st.text(), method=methods, given_params=params, envelope=modern)
 def test_a_request_is_answered_with_its_own_id(
     runner: asyncio.Runner, id: int | str, method: str, given_params: dict[str, Any], envelope: dict[str, Any]
@@ -346,19 +346,19 @@ class Stream:
 revisions = st.sampled_from([None, *HANDSHAKE])
 
 
-@effort(200)
+@effort(70)
 @given(revision=revisions, conversation=st.lists(anything, min_size=1, max_size=5))
 def test_any_bytes_on_a_stream(runner: asyncio.Runner, revision: str | None, conversation: list[bytes]) -> None:
     runner.run(Stream().converse(revision, conversation))
 
 
-@effort(400)
+@effort(130)
 @given(revision=revisions, conversation=st.lists(messages | batches, min_size=1, max_size=6))
 def test_messages_on_a_stream(runner: asyncio.Runner, revision: str | None, conversation: list[Any]) -> None:
     runner.run(Stream().converse(revision, [written(message) for message in conversation]))
 
 
-@effort(300)
+@effort(100)
 @given(revision=revisions, conversation=st.lists(requests, min_size=1, max_size=6))
 def test_every_request_on_a_stream_is_answered_once(
     runner: asyncio.Runner, revision: str | None, conversation: list[dict[str, Any]]

@@ -48,10 +48,11 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]  # for node.py and node_scripts.py
 SERVERS = {
     "everything": f"{HERE.parent.parent / 'examples' / 'everything.py'}",
     "small": f"{HERE / 'server.py'}:server",
+    "changing": f"{HERE / 'server.py'}:server",
     "paged": f"{HERE / 'server.py'}:paged",
 }
 # Whose state tests change, so that each test has one of its own.
-CHANGING = ("small",)
+CHANGING = ("changing",)
 PATIENCE = 10.0
 # A server gives what is running ten seconds, and then ends all the same.
 ENDING = 15.0
@@ -363,7 +364,7 @@ def servers_by_name() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
-    """`with serve("small") as url`: a server of one's own, or the one for all if nothing in it changes."""
+    """`with serve("changing") as url`: a server of one's own, or the one for all if nothing in it changes."""
     running: dict[str, str] = {}
     with ExitStack() as stack:
 

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.mark.revisions(until="2025-11-25")
 async def test_a_session_hears_that_lists_have_changed(connect):
-    async with connect("small") as peer:
+    async with connect("changing") as peer:
         before = len(await peer.tools())
         await peer.call("grow")
         for kind in ("tools", "prompts", "resources"):
@@ -17,7 +17,7 @@ async def test_a_session_hears_that_lists_have_changed(connect):
 
 @pytest.mark.revisions(since="2026-07-28")
 async def test_a_listener_hears_of_the_lists_it_asked_for_and_no_other(connect):
-    async with connect("small") as peer, peer.listen(tools_list_changed=True) as events:
+    async with connect("changing") as peer, peer.listen(tools_list_changed=True) as events:
         assert events.honored.tools_list_changed
         assert not events.honored.prompts_list_changed
         await peer.call("grow")
@@ -30,7 +30,7 @@ async def test_a_listener_hears_of_the_lists_it_asked_for_and_no_other(connect):
 
 @pytest.mark.revisions(until="2025-11-25")
 async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(connect):
-    async with connect("small") as peer:
+    async with connect("changing") as peer:
         await peer.subscribe("notes://today")
         await peer.call("touch", {"uri": "notes://other"})
         await peer.call("touch", {"uri": "notes://today"})
@@ -45,7 +45,7 @@ async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(connect)
 
 @pytest.mark.revisions(since="2026-07-28")
 async def test_a_listener_hears_of_its_resources_until_it_leaves(connect):
-    async with connect("small") as peer:
+    async with connect("changing") as peer:
         async with peer.listen(resource_subscriptions=["notes://today"]) as events:
             assert events.honored.resource_subscriptions == ["notes://today"]
             await peer.call("touch", {"uri": "notes://other"})
@@ -62,7 +62,7 @@ async def test_a_listener_hears_of_its_resources_until_it_leaves(connect):
 
 @pytest.mark.revisions(since="2026-07-28")
 async def test_nobody_hears_of_changes_without_listening(connect):
-    async with connect("small") as peer:
+    async with connect("changing") as peer:
         await peer.call("grow")
         assert len(await peer.tools()) == 12
         assert peer.heard.notices == []

@@ -57,7 +57,7 @@ def said(leg: Leg, scripts: Scripts, serve: Callable[..., Any]) -> Conversation:
     talk = partial(scripts.run, f"{leg.client}.mjs", leg.revision)
     if leg.transport == "stdio":
         return Conversation(talk(json.dumps(_words(EVERYTHING)), json.dumps(_words(SMALL))))
-    with serve("everything") as everything, serve("small") as small:
+    with serve("everything") as everything, serve("changing") as small:
         return Conversation(talk(everything, small))
 
 

@@ -131,6 +131,7 @@ class ResourceServer:
         verifiers = [verifier(one) for one in given]
         if tokens is not None:
             verifiers.insert(0, TokenFileVerifier(tokens, clock))
+        self._revoking = [one for one in verifiers if hasattr(one, "is_revoked")]
         self._files = [one for one in verifiers if isinstance(one, TokenFileVerifier)]
         for file in self._files:
             file.on_removed = self._removed
@@ -305,6 +306,10 @@ class ResourceServer:
         self.forget()
         for tell in self.on_revoked:
             tell(revoked)
+
+    def is_revoked(self, principal: Any) -> bool:
+        """Whether one that was let in, here or by another process, would not be any more."""
+        return any(one.is_revoked(principal) for one in self._revoking)
 
     def tend(self) -> None:
         """Every second or so: those who only listen show nothing by which we would look whether they still may."""

@@ -193,7 +193,7 @@ class Gateway(Server):
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
         """The lists of an upstream are others now, or seen for the first time."""
         upstream = self._routes.upstreams.get(alias)
-        if upstream is not None and self.pins.see(alias, upstream.entries):
+        if upstream is not None and self.pins.see(alias, upstream.lists.all.entries):
             self._begin_errand(asyncio.to_thread(self._record, self.pins.recorded()))
         self._routes.changed(methods)
 
@@ -254,9 +254,6 @@ class Gateway(Server):
         if not known <= set(self.capabilities.extensions or {}):
             self._extend()
 
-    def needs_task(self, tool: str) -> bool:
-        return super().needs_task(tool) or self._routes.needs_task(tool)
-
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
 
@@ -311,8 +308,8 @@ class Gateway(Server):
 
     def pinned(self) -> list[ToolPin]:
         """Every tool and prompt that is pinned, or there, of the upstreams that are listed and have pins."""
-        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.listed.is_set()]
-        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.entries)]
+        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.lists.is_known]
+        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.lists.all.entries)]
 
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""

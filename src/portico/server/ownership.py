@@ -95,7 +95,7 @@ class Ownership:
 
     def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
         others = self._server.others
-        return others.may_have(uri, call.facet, view) and not others.hides(call, "resource", uri)
+        return others.may_have(uri, call, view) and not others.hides(call, "resource", uri)
 
     def seen_by(self, call: Call) -> Callable[[str], bool]:
         """Whether the sender of a call may be told of a resource."""

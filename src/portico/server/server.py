@@ -37,7 +37,7 @@ from portico.server.familiar.settings import (
 )
 from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
 from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.mounted import Mounts, Others
+from portico.server.registry.mounted import TASK_METHODS, Mounts, Others
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Bundles, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
@@ -269,6 +269,10 @@ class Server(FamiliarServer, Registrar):
     def _extend(self) -> None:
         """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
         answers = {**self._answerers(), **self.bundles.answers()}
+        if self._mounts:
+            answers |= {
+                method: partial(self._mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
+            }
         self._unprotected = self._answers = self.bundles.around(answers)
         if self.protection is not None:
             self._answers = self.protection.around_all(answers, self.bundles)
@@ -482,7 +486,7 @@ class Server(FamiliarServer, Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self.others.unhear, self.others.hear(wanted, call.facet))
+        unhear = partial(self.others.unhear, self.others.hear(wanted, call))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -538,7 +542,9 @@ class Server(FamiliarServer, Registrar):
     def needs_task(self, tool: str) -> bool:
         """Whether a tool is known to run only as a task."""
         found = self.registry.by_name.get(tool)
-        return found is not None and found.task is not None and found.task.mode == "required"
+        if found is None:
+            return self.others.needs_task(tool)
+        return found.task is not None and found.task.mode == "required"
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""
@@ -761,6 +767,7 @@ class Server(FamiliarServer, Registrar):
             raise UsageError("a server cannot be mounted in itself")
         mount = self._mounts.add(target, prefix)
         self._lifespans.add(mount, members(mount.handler).lifespan)
+        self._extend()
         self._lists_changed()
 
     def unmount(self, target: Any) -> None:

@@ -15,7 +15,7 @@ from tasking import eventually
 from portico.store.database import Database
 from storm import times
 
-KILLS = times(15, in_a_storm=50)
+KILLS = times(8, in_a_storm=50)
 TASKS = 10 * KILLS
 STEPS = 5
 # A step takes so long at most, a server lives so long after it is ready, and some do not live until then.

@@ -18,8 +18,6 @@ from portico import Context, Error, ToolError
 from portico.extend import CallToolResult, Handler, InputRequiredResult, InvalidParams, from_wire, to_json
 from portico.services.code.table import ScriptTool
 
-# The extension of the protocol.
-TASKS = "io.modelcontextprotocol/tasks"
 # How often a task is looked at, whatever its server wishes.
 SHORTEST_POLL_SECONDS, USUAL_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.5, 5.0
 # How long a task may take to hear that it is cancelled, before the run ends without it.
