@@ -123,7 +123,12 @@ class Hooks:
                     msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
                 )
 
-            return await self._chain(call.method, innermost)(middleware_context(call, server))
+            result = await self._chain(call.method, innermost)(middleware_context(call, server))
+            if result is None and call.id is not None:
+                raise TypeError(
+                    f"{type(self).__name__} gave no result for {call.method}: it returns what call_next gave"
+                )
+            return result
 
         return handle
 

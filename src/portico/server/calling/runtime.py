@@ -50,7 +50,7 @@ class Threads:
         self._tickets: SimpleQueue[None] | None = None
         self._lock = threading.Lock()
         self._started = 0
-        self._idle = 0
+        self._busy = 0
 
     async def run(self, fn: Callable[..., Any], args: Sequence[Any], caller: Caller = NO_CALLER) -> Any:
         """What the function returns, called in a thread. Raises ToolError where too many calls wait already."""
@@ -80,9 +80,9 @@ class Threads:
         return self._tickets
 
     def _make_room(self, caller: Caller) -> None:
-        if self._idle > 0:
-            self._idle -= 1
-        elif self._started < self.most:
+        if self._started > self._busy + self._turns.total:
+            return  # a thread waits for it
+        if self._started < self.most:
             self._started += 1
             threading.Thread(target=self._work, name=f"portico-{self._started}", daemon=True).start()
         else:
@@ -93,16 +93,15 @@ class Threads:
             self._queue.get()
             began = time.monotonic()
             with self._lock:
-                # What was cancelled meanwhile waits no longer, and has left its ticket behind.
-                call = self._turns.take() if self._turns.total else None
-            if call is not None:
-                self._do(call)
-                del call
+                if not self._turns.total:
+                    continue  # what was cancelled meanwhile waits no longer, and has left its ticket behind
+                call = self._turns.take()
+                self._busy += 1
+            self._do(call)
+            del call
             with self._lock:
                 self._turns.took(time.monotonic() - began)
-                # A thread is idle only if no more is queued than the threads can take.
-                if not self._turns.total:
-                    self._idle += 1
+                self._busy -= 1
 
     def _do(self, call: _ThreadCall) -> None:
         if call.future.cancelled():
