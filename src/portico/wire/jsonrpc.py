@@ -27,7 +27,8 @@ MOST_COMMAS = 500_000
 _NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
-_LARGEST_ID = 2**63
+_LARGEST_ID = 2**63 - 1
+_SMALLEST_ID = -(2**63)
 
 # The members that decide what a message does, and those that decide what a request does.
 _STEERING = re.compile(rb'"(?:method|id|params)"').findall
@@ -59,6 +60,13 @@ class Frame(Struct, gc=False):
     params: Raw = NOTHING
     result: Raw = NOTHING
     error: ErrorBody | UnsetType = UNSET
+
+
+class ResultFrame(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+    """A result on its way; Raw, if it is encoded already."""
+
+    id: RequestId
+    result: Any
 
 
 class _Glance(Struct):
@@ -124,7 +132,7 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
         # The length of a request that has its members once, and no space.
         least = _LEAST + len(frame.method)
         if type(id) is int:
-            if not -_LARGEST_ID <= id < _LARGEST_ID:
+            if not _SMALLEST_ID <= id <= _LARGEST_ID:
                 return Malformed(InvalidRequest("Invalid request: id is outside the 64-bit range"))
             least += _LEAST_ID + len(str(id))
         elif type(id) is str:
@@ -215,7 +223,7 @@ def _has_one_twice(pairs: list[tuple[str, Any]]) -> bool:
 
 def _readable(id: object) -> RequestId | None:
     if type(id) is int:
-        return id if -_LARGEST_ID <= id < _LARGEST_ID else None
+        return id if _SMALLEST_ID <= id <= _LARGEST_ID else None
     return id if type(id) is str else None
 
 
@@ -290,13 +298,6 @@ def notification(method: str, params: Any) -> bytes:
     if params is not None:
         message["params"] = params
     return _encoder.encode(message)
-
-
-def result(id: RequestId, body: bytes) -> bytes:
-    """A response around a result that is already encoded."""
-    if type(id) is int:
-        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, body)
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encoder.encode(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, revision: Revision | None = None) -> bytes:

@@ -61,6 +61,8 @@ class Body:
         self._fn = fn
         wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
         self._context_of = _context_of() if wants_context else None
+        # Calling the function is all that there is to do.
+        self._at_once = self.running == "inline" or (self.running == "async" and timeout is None and not wants_context)
         # What a principal must be allowed that has scopes at all: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
@@ -87,10 +89,8 @@ class Body:
         if CurrentCall.wanted:
             CurrentCall.answering.set(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
-        if self.running == "inline":
-            return self._fn(*args, **kwargs)
-        if self.running == "async" and context is None and self.timeout is None:
-            return self._fn(*args, **kwargs)
+        if self._at_once:
+            return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
         return self._run(call, context, runtime, args, kwargs)
 
     async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:

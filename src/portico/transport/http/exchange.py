@@ -92,6 +92,7 @@ class Exchange:
         self.draining = False
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         self._auth = auth
@@ -126,6 +127,12 @@ class Exchange:
         if wrong:
             raise UsageError(f"{wrong[0]} cannot be an endpoint beside {settings.path}: something else is there")
         self._follow()
+
+    def stay_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer on this loop and no other."""
+        self._loop = loop
+        for endpoint in self._all_endpoints():
+            endpoint.stateless.door.loop = loop
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Be one of several processes that serve the same clients."""
@@ -182,8 +189,9 @@ class Exchange:
             path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
             for path, handler in wanted.items()
         }
-        if self.elsewhere is not None:
-            for endpoint in made.values():
+        for endpoint in made.values():
+            endpoint.stateless.door.loop = self._loop
+            if self.elsewhere is not None:
                 endpoint.join(self.elsewhere)
         self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
         self._routes = dict(self._fixed)
