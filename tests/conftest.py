@@ -49,7 +49,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # A busy machine is no fault of an example's.
-hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile(
+    # By the clock on the wall a busy machine would be a slow test.
+    "patient",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("patient")
 
 
