@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.server.asking.consent import Consents, QuestionFirst
-from portico.server.calling.runtime import Runtime
-from portico.server.guard import KINDS, AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
-from portico.server.registry.catalog import Catalog
+from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
+from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.server.registry.mounted import Others
-from portico.server.registry.service import Answer, Service
+from portico.server.registry.service import Answer, Bundles, Service
 from portico.server.registry.views import CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import InsufficientScope, ResourceNotFound
@@ -34,8 +35,10 @@ Entering = Callable[[Passage, Answer], Any]
 class Protected(Protocol):
     """What protection needs of its server."""
 
-    runtime: Runtime
-
+    @property
+    def seal(self) -> Seal: ...
+    @property
+    def spent(self) -> SpentStates: ...
     def own(self, kind: Kind, name: str) -> Owned | None: ...
     def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
     def owned(self, component: Any) -> Owned: ...
@@ -54,9 +57,15 @@ class Protection:
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
-        self._consents = Consents(server.runtime.seal, server.runtime.spent)
+        self._consents = Consents(server.seal, server.spent)
 
     # Around the answers
+
+    def around_all(self, answers: Mapping[str, Answer], bundles: Bundles) -> dict[str, Answer]:
+        """The answers to all methods, for those who may have them."""
+        # What services put around a list is put around what the caller may see of it.
+        seen = bundles.around(self.lists(answers, bundles.by_method))
+        return {method: self.around(method, answer, bundles.by_method.get(method)) for method, answer in seen.items()}
 
     def around(self, method: str, answer: Answer, service: Service | None = None) -> Answer:
         """The answer to a method, for those who may have it."""

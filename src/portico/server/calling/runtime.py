@@ -11,19 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from msgspec import Struct
 
+from portico._lazy import load_module
 from portico.rpc.call import Handler
 from portico.rpc.turns import NO_CALLER, Caller, Turns
-from portico.server.asking.kept_state import ConversationStates
-from portico.server.asking.request_state import Seal
-from portico.server.asking.spent import SpentStates
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
+
+    from portico.server.asking.kept_state import ConversationStates
+    from portico.server.server import Server
 
 # Bodies that block mostly wait, so how many may do so has little to do with the number of cores.
 MOST_THREADS = 40
@@ -130,7 +131,7 @@ def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | N
         future.set_exception(failure)
 
 
-class Runtime(Struct, frozen=True, eq=False):
+class Runtime(Struct, frozen=True, eq=False, dict=True):
     """What a server lends to the bodies that it runs."""
 
     # The server's: what a body logs says it.
@@ -138,13 +139,15 @@ class Runtime(Struct, frozen=True, eq=False):
     # The server itself: it answers the calls that a body makes from the inside.
     handler: Handler
     threads: Threads
-    # Closes the state of a call that asks the client something.
-    seal: Seal
-    # Which of those states were used.
-    spent: SpentStates
+    # Whose `seal` closes the state of a call that asks the client something, and who knows which of them were `spent`.
+    keeper: Server
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
     # The headers that bodies see, in lower case.
     headers: tuple[str, ...] = ()
-    # What bodies keep from one call of a conversation to the next.
-    states: ConversationStates = msgspec.field(default_factory=ConversationStates)
+
+    @cached_property
+    def states(self) -> ConversationStates:
+        """What bodies keep from one call of a conversation to the next."""
+        found: ConversationStates = load_module("portico.server.asking.kept_state").ConversationStates()
+        return found
