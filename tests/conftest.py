@@ -6,6 +6,7 @@ Every wait is bounded, and nothing sleeps.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import hypothesis
@@ -23,6 +25,8 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.server.calling import bodies
+from portico.server.calling.signature import Signature, signature_of
 from portico.store.database import Database
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
@@ -30,6 +34,7 @@ from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTO
 sys.path.insert(0, str(Path(__file__).parent))
 
 import debian
+import forks as forking
 import frames
 import leftovers
 import postgres
@@ -44,7 +49,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # A busy machine is no fault of an example's.
-hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile(
+    # By the clock on the wall a busy machine would be a slow test.
+    "patient",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("patient")
 
 
@@ -54,6 +64,25 @@ LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+# Nearly every test of a service builds it, which is mostly to read the annotations of its methods: they stay the same.
+
+
+_signatures: dict[Any, Signature] = {}
+
+
+def _kept_signature_of(fn: Callable[..., Any], **options: Any) -> Signature:
+    method = inspect.unwrap(fn, stop=lambda one: hasattr(one, "__signature__"))
+    if not isinstance(method, MethodType) or not method.__module__.startswith("portico.services."):
+        return signature_of(fn, **options)
+    key = method.__func__, *options.items()
+    if key not in _signatures:
+        _signatures[key] = signature_of(fn, **options)
+    return _signatures[key]
+
+
+bodies.signature_of = _kept_signature_of
 
 
 # Every frame that our side sends, in any test, fits the schema of its revision
@@ -91,6 +120,13 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         running, files = leftovers.end(), leftovers.files(folder)
     assert not running, f"still running when the tests had ended: {running}"
     assert not files, f"still in the temporary directory when the tests had ended: {files}"
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[forking.Forks]:
+    made = forking.Forks()
+    yield made
+    made.close()
 
 
 class _Conversation:
@@ -230,14 +266,11 @@ async def connect() -> AsyncIterator[Callable[..., Wire]]:
 
 
 class Child(_Conversation):
-    """`python -m portico …` in a process of its own, spoken to line by line."""
+    """`portico …` in a process of its own, spoken to line by line."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: forking.Awaited) -> None:
         super().__init__()
         self.process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         self._stdin, self._stdout = process.stdin, process.stdout
         self._recorded = recorder.Overheard()
         self._stderr = asyncio.ensure_future(process.stderr.read())
@@ -271,8 +304,7 @@ class Child(_Conversation):
         return code, rest.decode(), await self.errors()
 
     async def close(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
+        self.process.kill()
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
             await self._stdout.read()
@@ -281,23 +313,13 @@ class Child(_Conversation):
 
 
 @pytest.fixture
-async def spawn() -> AsyncIterator[Callable[..., Any]]:
+async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
     """`await spawn("serve", "file.py")` starts a child. `cwd` and `env` as usual, `env` being added to ours."""
     children: list[Child] = []
 
     async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "portico",
-            *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-        )
-        children.append(Child(process))
+        process = forks.start(*arguments, cwd=cwd or ".", env={**os.environ, **(env or {})})
+        children.append(Child(await forking.Awaited.of(process)))
         return children[-1]
 
     yield start

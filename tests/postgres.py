@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import psycopg
+
 import debian
 
 BINARIES = Path("/usr/lib/postgresql")
@@ -104,8 +106,13 @@ class Server:
         return self.sql(CLEAR + LOOK, _name(url))
 
     def sql(self, text: str, database: str = "postgres") -> str:
-        command = [*self._command("psql"), "-h", self.folder, "-U", SUPERUSER, "-d", database, "-XAtqc", text]
-        return self._must(command).strip()
+        """What the last statement finds, as text."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(text)
+            while cursor.nextset():
+                pass
+            found = cursor.fetchone() if cursor.description else None
+            return "" if found is None else str(found[0])
 
     def initialise(self) -> None:
         self._must(

@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import wraps
+from functools import cache, partial, wraps
 from typing import (
     Annotated,
     Any,
@@ -49,7 +49,7 @@ class WrongOption(UsageError):
 
 def check_options(of: str, given: Mapping[str, Any], known: type) -> None:
     """Raises WrongOption for the first option that is not a key of the TypedDict `known`, or not of its type."""
-    _check(of, given, known.__annotations__, vars(sys.modules[known.__module__]))
+    _check(of, given, known.__annotations__, partial(_kind, known))
 
 
 def explained(init: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
@@ -71,7 +71,7 @@ def explained_like(
         @wraps(model)
         def checked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
             given = {**dict(zip(names, args, strict=False)), **options}
-            _check(type(self).__name__, given, known, written.__globals__)
+            _check(type(self).__name__, given, known, lambda name: _resolved(known[name], written.__globals__))
             return init(self, *args, **options)
 
         return checked
@@ -83,7 +83,8 @@ def check_fields(struct: Any) -> None:
     """The same for the fields of a Struct, which does not look at them when it is made: for its `__post_init__`."""
     kind = type(struct)
     given = {name: getattr(struct, name) for name in kind.__struct_fields__}
-    _check(kind.__name__, given, kind.__annotations__, vars(sys.modules[kind.__module__]))
+    names = vars(sys.modules[kind.__module__])
+    _check(kind.__name__, given, kind.__annotations__, lambda name: _resolved(kind.__annotations__[name], names))
 
 
 def expand_paths(model: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,17 +139,23 @@ def _path(option: str, text: str) -> str:
     return re.sub(_VARIABLE, variable, home)
 
 
-def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], names: dict[str, Any]) -> None:
+def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], kind_of: Callable[[str], Any]) -> None:
     for name, value in given.items():
         if name not in known:
             close = load_module("portico.schema.problems").nearest(name, known)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
             raise WrongOption(f"{of} has no option {name!r}; {hint}", name)
-        kind = _resolved(known[name], names)
+        kind = kind_of(name)
         if not fits(value, kind):
             shown = repr(value)[:60]
             more = f": write [{shown}]" if isinstance(value, str) and fits([value], kind) else ""
             raise WrongOption(f"{of}: {name} is {shown}, and must be {_said(kind)}{more}", name)
+
+
+@cache
+def _kind(known: type, name: str) -> Any:
+    """What an option must be. All tools of a server have the same ones."""
+    return _resolved(known.__annotations__[name], vars(sys.modules[known.__module__]))
 
 
 def _resolved(hint: Any, names: dict[str, Any]) -> Any:

@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         V2025_11_25 as V2025_11_25, V2026_07_28 as V2026_07_28,
     )
     from portico.wire.subscriptions import Filter as Filter
+    from portico.wire.tasks import TASKS_EXTENSION as TASKS_EXTENSION
     from portico.wire.tools import (
         ERROR as ERROR, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
         ToolAnnotations as ToolAnnotations,
@@ -228,6 +229,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "V2025_06_18", "V2025_11_25", "V2026_07_28",
     ),
     "portico.wire.subscriptions": ("Filter",),
+    "portico.wire.tasks": ("TASKS_EXTENSION",),
     "portico.wire.tools": (
         "ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations",
         "ListToolsResult",

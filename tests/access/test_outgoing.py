@@ -107,6 +107,11 @@ async def between(service: TokenService, **auth: Any) -> AsyncIterator[tuple[str
         """What was shown."""
         return str(ctx.principal.id)
 
+    @upstream.tool(auth=lambda context: context.principal.id.startswith("for:anna"))
+    async def only_anna() -> str:
+        """What one person has."""
+        return "anna's"
+
     gateway = Gateway(name="gateway", auth=know)
     gateway.add("up", url, auth=auth)
     async with served(upstream, port), served(gateway) as here:
@@ -199,6 +204,21 @@ async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(s
                 with pytest.raises(ToolError, match="audience does not name it"):
                     await ben.call_tool("up_shown")
         assert service.forms == []
+
+
+@pytest.mark.parametrize("first", ["anna", "ben"])
+async def test_each_person_is_shown_what_the_upstream_lists_to_them(service: TokenService, first: str) -> None:
+    async with between(service, kind="exchange", issuer=service.issuer, client_id="g", client_secret="s") as (url, _):
+        for who in (first, "ben", "anna", "ben"):
+            async with Client(url, auth=who) as client:
+                names = {one.name for one in await client.list_tools()}
+                assert ("up_only_anna" in names) == (who == "anna"), who
+                assert "up_shown" in names
+                if who == "anna":
+                    assert (await client.call_tool("up_only_anna")).data == "anna's"
+                else:
+                    with pytest.raises(Unknown):
+                        await client.call_tool("up_only_anna")
 
 
 @pytest.mark.parametrize("kind", ["exchange", "same-audience"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from forks import Forks
 from portico import Server
 from portico.access import settings
 
@@ -38,13 +38,11 @@ Portico = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @contextmanager
-def serving(folder: Path, *words: str) -> Iterator[str]:
+def serving(forks: Forks, folder: Path, *words: str) -> Iterator[str]:
     """The URL of `portico serve`."""
-    command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
     environment = {**os.environ, "PORTICO_DATA": str(folder / "data")}
-    child = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    child = forks.start("serve", *words, "--transport", "http", "--port", "0", cwd=folder, env=environment)
     try:
-        assert child.stderr is not None
         line = child.stderr.readline()
         if not line.startswith("Serving on "):
             child.terminate()
@@ -52,10 +50,10 @@ def serving(folder: Path, *words: str) -> Iterator[str]:
         yield line.removeprefix("Serving on ").strip()
     finally:
         child.terminate()
-        child.communicate(timeout=PATIENCE)
+        child.communicate()
 
 
-def test_a_token_is_made_listed_and_taken_back(portico: Portico, tmp_path: Path) -> None:
+def test_a_token_is_made_listed_and_taken_back(forks: Forks, portico: Portico, tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     made = portico("tokens", "add", "ci", "--scope", "notes:read", "--expires", "30", "--file", file)
     token = made.stdout.strip()
@@ -68,18 +66,18 @@ def test_a_token_is_made_listed_and_taken_back(portico: Portico, tmp_path: Path)
     (tmp_path / "notes.py").write_text(SERVER)
     (tmp_path / "access.toml").write_text('[auth]\ntokens = "tokens.toml"\n')
     for words in (("notes.py", "--auth-tokens", "tokens.toml"), ("notes.py", "--config", "access.toml")):
-        with serving(tmp_path, *words) as url:
+        with serving(forks, tmp_path, *words) as url:
             assert "read by ci" in portico("call", url, "read", PORTICO_TOKEN=token).stdout
             assert "401" in portico("call", url, "read").stderr
     assert portico("tokens", "remove", "ci", "--file", file).returncode == 0
     assert "ci" not in portico("tokens", "list", "--file", file).stdout
 
 
-def test_a_gateways_own_file_says_who_comes_in(portico: Portico, tmp_path: Path) -> None:
+def test_a_gateways_own_file_says_who_comes_in(forks: Forks, portico: Portico, tmp_path: Path) -> None:
     (tmp_path / "notes.py").write_text(SERVER)
     (tmp_path / "gateway.toml").write_text(GATEWAY)
     token = portico("tokens", "add", "ci", "--all", "--file", tmp_path / "tokens.toml").stdout.strip()
-    with serving(tmp_path, "gateway.toml") as url:
+    with serving(forks, tmp_path, "gateway.toml") as url:
         assert "read by ci" in portico("call", url, "notes_read", PORTICO_TOKEN=token).stdout
         assert "401" in portico("call", url, "notes_read").stderr
 

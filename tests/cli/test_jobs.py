@@ -11,13 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forks import Forks
 from portico import SyncClient
 
 REPORTS = str(Path(__file__).parents[2] / "examples" / "reports.py")
 PORTICO = [sys.executable, "-m", "portico"]
+Jobs = Callable[..., "subprocess.CompletedProcess[str]"]
+Shown = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture
@@ -33,17 +37,20 @@ def client(store: str) -> Iterator[SyncClient]:
         yield client
 
 
-def jobs(store: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PORTICO, "jobs", *words, "--store", store], capture_output=True, text=True, timeout=30, check=False
-    )
+@pytest.fixture
+def jobs(forks: Forks) -> Jobs:
+    return lambda store, *words: forks.run("jobs", *words, "--store", store)
 
 
-def shown(store: str, id: str) -> dict[str, object]:
-    done = jobs(store, "show", id)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+@pytest.fixture
+def shown(jobs: Jobs) -> Shown:
+    def show(store: str, id: str) -> dict[str, object]:
+        done = jobs(store, "show", id)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, object] = json.loads(done.stdout)
+        return found
+
+    return show
 
 
 def wait(until: Callable[[], object]) -> None:
@@ -53,7 +60,9 @@ def wait(until: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_task_waits_in_the_store_until_somebody_works(client: SyncClient, store: str) -> None:
+def test_a_task_waits_in_the_store_until_somebody_works(
+    jobs: Jobs, shown: Shown, client: SyncClient, store: str
+) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 2})
     [line] = jobs(store, "list").stdout.splitlines()
     found = json.loads(line)
@@ -73,12 +82,14 @@ def test_a_task_waits_in_the_store_until_somebody_works(client: SyncClient, stor
         worker.stderr.close()
 
 
-def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(client: SyncClient, store: str) -> None:
+def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(
+    jobs: Jobs, shown: Shown, client: SyncClient, store: str
+) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
     for _ in range(2):
         worker = subprocess.Popen([*PORTICO, "work", REPORTS, "--store", store], stderr=subprocess.DEVNULL)
         try:
-            before = len(shown(store, task.id)["steps"])  # type: ignore[arg-type]
+            before = len(shown(store, task.id)["steps"])
             wait(lambda before=before: len(shown(store, task.id)["steps"]) > before)  # type: ignore[misc]
         finally:
             worker.terminate()
@@ -90,7 +101,7 @@ def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(client: SyncC
     assert task.refresh() == "working"
 
 
-def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, store: str) -> None:
+def test_tasks_are_cancelled_and_tried_again_from_a_shell(jobs: Jobs, client: SyncClient, store: str) -> None:
     task = client.start_task("make_report", {"topic": "bees"})
     assert jobs(store, "retry", task.id).returncode == 1
     assert jobs(store, "cancel", task.id).returncode == 0
@@ -101,33 +112,25 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, st
     assert task.refresh() == "working"
 
 
-def test_what_is_not_there_is_said(store: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
     with sqlite3.connect(store) as made:
         made.execute("create table other (one integer)")
     assert jobs(store, "list", "--output", "table").stderr == "no tasks\n"
     assert jobs(store, "show", "nothing").returncode == 2
     assert jobs(store, "cancel").returncode == 2
-    done = subprocess.run(
-        [*PORTICO, "jobs", "list"],
-        env={**os.environ, "PORTICO_DATA": str(tmp_path / "empty"), "PORTICO_STORE": ""},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = forks.run("jobs", "list", env={**os.environ, "PORTICO_DATA": str(tmp_path / "empty"), "PORTICO_STORE": ""})
     assert done.returncode == 2
     assert "--store is required; the data directory has none" in done.stderr
 
 
-def test_a_server_without_tasks_gives_nothing_to_work_on() -> None:
-    hello = str(Path(REPORTS).parent / "hello.py")
-    done = subprocess.run([*PORTICO, "work", hello], capture_output=True, text=True, timeout=30, check=False)
+def test_a_server_without_tasks_gives_nothing_to_work_on(forks: Forks) -> None:
+    done = forks.run("work", Path(REPORTS).parent / "hello.py")
     assert done.returncode == 2
     assert "no tool that may become a task" in done.stderr
 
 
-def test_looking_at_a_store_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
+def test_looking_at_a_store_that_is_not_there_does_not_make_it(jobs: Jobs, tmp_path: Path) -> None:
     done = jobs(str(tmp_path / "typo.db"), "list")
     assert (done.returncode, done.stderr) == (2, f"portico: there is no store {tmp_path / 'typo.db'}\n")
     assert not list(tmp_path.iterdir())

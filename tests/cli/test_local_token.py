@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from forks import Forks, Piped
 from portico.cli import local_token
 
 Start = Callable[..., tuple[str, str]]
+Listed = Callable[..., "subprocess.CompletedProcess[str]"]
 PORTICO = [sys.executable, "-m", "portico"]
 
 
@@ -27,22 +29,20 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def start(env: dict[str, str]) -> Iterator[Start]:
+def start(forks: Forks, env: dict[str, str]) -> Iterator[Start]:
     """Serves the built-in services; gives the URL, and the line after it."""
-    children: list[subprocess.Popen[str]] = []
+    children: list[Piped] = []
 
     def begin(*options: str, lines: int = 1, **more: str) -> tuple[str, str]:
-        command = [*PORTICO, "serve", "--services", "tasks", "--transport", "http", *options]
-        child = subprocess.Popen(command, env=env | more, stderr=subprocess.PIPE, text=True)
+        child = forks.start("serve", "--services", "tasks", "--transport", "http", *options, env=env | more)
         children.append(child)
-        assert child.stderr is not None
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
         return url, "".join(child.stderr.readline() for _ in range(lines))
 
     yield begin
     for child in children:
         child.terminate()
-        child.communicate(timeout=20)
+        child.communicate()
 
 
 def status(url: str, token: str | None = None) -> int:
@@ -55,12 +55,13 @@ def status(url: str, token: str | None = None) -> int:
         return refusal.code
 
 
-def listed(url: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PORTICO, "list", "tools", url], env=env, capture_output=True, text=True, timeout=30)
+@pytest.fixture
+def listed(forks: Forks, env: dict[str, str]) -> Listed:
+    return lambda url, **more: forks.run("list", "tools", url, env=env | more)
 
 
 def test_there_is_a_token_that_commands_of_the_same_user_find(
-    start: Start, env: dict[str, str], tmp_path: Path
+    listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
     url, said = start("--port", "0", lines=2)
     (token,) = set(re.findall(r"(?:token|TOKEN)=(\S+)", said))
@@ -70,8 +71,8 @@ def test_there_is_a_token_that_commands_of_the_same_user_find(
     (file,) = (tmp_path / "data").glob("http-*.token")
     assert file.read_text().strip() == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert listed(url, env).returncode == 0
-    assert listed(url, env | {"PORTICO_DATA": str(tmp_path / "other")}).returncode == 3
+    assert listed(url).returncode == 0
+    assert listed(url, PORTICO_DATA=str(tmp_path / "other")).returncode == 3
 
 
 def test_it_stays_the_same_and_is_printed_once(start: Start, env: dict[str, str], tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
 
 
 def test_the_operators_token_is_another_and_in_a_file_of_its_own(
-    start: Start, env: dict[str, str], tmp_path: Path
+    forks: Forks, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
     url, said = start("--port", "0", "--operator", lines=3)
     port = int(url.split(":")[2].split("/")[0])
@@ -141,13 +142,12 @@ def test_the_operators_token_is_another_and_in_a_file_of_its_own(
     assert f"http-{port}.operator.token" in said and tokens["operator"] not in said
 
     def call(token: str | None, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*PORTICO, "call", url, tool, *arguments]
         given = env | ({} if token is None else {"PORTICO_TOKEN": token})
-        return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+        return forks.run("call", url, tool, *arguments, env=given)
 
     refused = call(None, "service_disable", "name=tasks")
     assert refused.returncode == 1 and "for the operator of this server" in refused.stdout + refused.stderr
     assert call(tokens["operator"], "service_disable", "name=tasks").returncode == 0
-    assert "create_task" not in listed(url, env).stdout
+    assert "create_task" not in listed(url).stdout
     assert call(tokens["operator"], "service_enable", "name=tasks").returncode == 0
-    assert "create_task" in listed(url, env).stdout
+    assert "create_task" in listed(url).stdout

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from forks import Forks
 from portico import Client, ProtocolError, UsageError
 from portico.recording.replay import Replay
 from portico.wire.revisions import MODERN, REVISIONS, V2025_06_18
@@ -104,35 +105,34 @@ async def test_a_recording_is_played_to_a_client_of_another_revision(
     assert await use(Replay.load(tape), played) == then
 
 
-async def test_a_server_over_http_is_recorded_and_played_over_http(shop: Path, tmp_path: Path) -> None:
+async def test_a_server_over_http_is_recorded_and_played_over_http(forks: Forks, shop: Path, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
-    with served("serve", str(shop)) as url:
+    with served(forks, "serve", str(shop)) as url:
         then = await use([*PORTICO, "record", url, "-o", str(tape)], MODERN)
-    with served("replay", str(tape)) as url:
+    with served(forks, "replay", str(tape)) as url:
         assert await use(url, MODERN) == then
-    with served("replay", str(tape)) as url:
+    with served(forks, "replay", str(tape)) as url:
         assert await use(url, V2025_06_18) == then
 
 
-async def test_clients_over_http_are_recorded_too(shop: Path, tmp_path: Path) -> None:
+async def test_clients_over_http_are_recorded_too(forks: Forks, shop: Path, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
-    with served("record", str(shop), "-o", str(tape)) as url:
+    with served(forks, "record", str(shop), "-o", str(tape)) as url:
         then = await use(url, MODERN)
         older = await use(url, V2025_06_18)
-    with served("replay", str(tape)) as url:
+    with served(forks, "replay", str(tape)) as url:
         assert await use(url, MODERN) == then
         assert await use(url, V2025_06_18) == older
 
 
 @contextmanager
-def served(*words: str) -> Iterator[str]:
-    child = subprocess.Popen([*PORTICO, *words, "--port", "0"], stderr=subprocess.PIPE, text=True)
+def served(forks: Forks, *words: str) -> Iterator[str]:
+    child = forks.start(*words, "--port", "0")
     try:
-        assert child.stderr is not None
         yield child.stderr.readline().removeprefix("Serving on ").strip()
     finally:
         child.terminate()
-        child.communicate(timeout=30)
+        child.communicate()
 
 
 @pytest.fixture(scope="module")

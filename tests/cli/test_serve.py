@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import portico
+from forks import Forks
 
 Spawn = Callable[..., Any]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Refused = Callable[..., str]
 
 SERVER = """
 from portico import Server
@@ -27,28 +30,37 @@ def who() -> str:
 """
 
 
-def run(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same from the start of an interpreter."""
+    command = [sys.executable, "-m", "portico", *arguments]
+    given = {**os.environ, **(env or {})}
+    return subprocess.run(command, cwd=cwd, env=given, input="", capture_output=True, text=True, timeout=30)
+
+
+@pytest.fixture
+def run(forks: Forks) -> Run:
     """Run the command to its end, with nothing to read."""
-    return subprocess.run(
-        [sys.executable, "-m", "portico", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        input="",
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+
+    def ended(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return forks.run(*arguments, cwd=cwd, env={**os.environ, **(env or {})})
+
+    return ended
 
 
-def refused(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+@pytest.fixture
+def refused(run: Run) -> Callable[..., str]:
     """The one sentence on standard error of a command that could not be done."""
-    done = run(*arguments, cwd=cwd, env=env)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    [line] = done.stderr.splitlines()
-    assert line.startswith("portico: ")
-    return line
+
+    def sentence(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+        done = run(*arguments, cwd=cwd, env=env)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        [line] = done.stderr.splitlines()
+        assert line.startswith("portico: ")
+        return line
+
+    return sentence
 
 
 async def name_of(child: Any) -> str:
@@ -136,26 +148,26 @@ async def test_a_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_
 
 
 @pytest.mark.parametrize("target", ["missing.py", "missing.py:server", "no/such/file.py"])
-def test_a_file_that_is_not_there(tmp_path: Path, target: str) -> None:
+def test_a_file_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "there is no file" in line
     assert target.partition(":")[0] in line
 
 
 @pytest.mark.parametrize("target", ["missing", "missing:server", "missing.deep:server"])
-def test_a_module_that_is_not_there(tmp_path: Path, target: str) -> None:
+def test_a_module_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "there is no module" in line
     assert "'missing" in line
 
 
-def test_a_file_without_a_server(tmp_path: Path) -> None:
+def test_a_file_without_a_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("x = 1\n")
     line = refused("serve", "one.py", cwd=tmp_path)
     assert "one.py has no Servers" in line
 
 
-def test_a_file_with_several_servers_and_none_called_server(tmp_path: Path) -> None:
+def test_a_file_with_several_servers_and_none_called_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text('from portico import Server\na = Server("a")\nb = Server("b")\n')
     line = refused("serve", "one.py", cwd=tmp_path)
     assert "2 Servers" in line
@@ -164,19 +176,19 @@ def test_a_file_with_several_servers_and_none_called_server(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("target", ["one.py:nobody", "one.py:x", "one.py:server.nobody"])
-def test_an_object_that_is_no_server(tmp_path: Path, target: str) -> None:
+def test_an_object_that_is_no_server(refused: Refused, tmp_path: Path, target: str) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one") + "\nx = 1\n")
     line = refused("serve", target, cwd=tmp_path)
     assert f"{target} is not a Server" in line
     assert "there is server" in line
 
 
-def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert "there is no file" in refused("serve", "./folder", cwd=tmp_path)
 
 
-def test_a_level_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     line = refused("serve", "one.py", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
     assert "LOG_LEVEL" in line
@@ -197,7 +209,9 @@ def test_a_level_that_does_not_exist(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["one.py", "one:server"])
-def test_a_broken_module_shows_its_own_traceback(tmp_path: Path, target: str, text: str, failure: str) -> None:
+def test_a_broken_module_shows_its_own_traceback(
+    run: Run, tmp_path: Path, target: str, text: str, failure: str
+) -> None:
     (tmp_path / "one.py").write_text(text)
     done = run("serve", target, cwd=tmp_path)
     assert done.returncode != 0
@@ -208,13 +222,13 @@ def test_a_broken_module_shows_its_own_traceback(tmp_path: Path, target: str, te
 
 def test_a_server_that_cannot_be_made_shows_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text('def make():\n    raise RuntimeError("my own words")\n')
-    done = run("serve", "one.py:make", cwd=tmp_path)
+    done = python("serve", "one.py:make", cwd=tmp_path)
     assert done.returncode != 0
     assert "my own words" in done.stderr
     assert 'one.py", line 2' in done.stderr
 
 
-def test_a_mistake_in_using_portico_says_where_it_was_made(tmp_path: Path) -> None:
+def test_a_mistake_in_using_portico_says_where_it_was_made(run: Run, tmp_path: Path) -> None:
     """The sentence alone would leave its author to look for the line."""
     text = SERVER.format(name="one") + "\n@server.tool(name='who')\ndef again() -> str:\n    return ''\n"
     (tmp_path / "one.py").write_text(text)
@@ -228,14 +242,14 @@ def test_a_mistake_in_using_portico_says_where_it_was_made(tmp_path: Path) -> No
 
 
 def test_the_version_can_be_asked(tmp_path: Path) -> None:
-    done = run("--version", cwd=tmp_path)
+    done = python("--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"portico {portico.__version__}\n")
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["nonsense"], ["serve", "one.py", "--nonsense"], ["serve", "--transport", "x"]]
 )
-def test_a_command_that_is_none_is_met_with_the_usage(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_command_that_is_none_is_met_with_the_usage(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert "usage: portico" in done.stderr
@@ -262,17 +276,17 @@ async def test_the_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("level", ["warn", "WARN", "trace", "fatal", "", " ", "info"])
-def test_the_level_of_the_log_goes_by_the_usual_names(tmp_path: Path, level: str) -> None:
+def test_the_level_of_the_log_goes_by_the_usual_names(run: Run, tmp_path: Path, level: str) -> None:
     done = run("serve", "--services", "tasks", cwd=tmp_path, env={"LOG_LEVEL": level, "PORTICO_DATA": str(tmp_path)})
     assert done.returncode == 0, done.stderr
 
 
-def test_a_level_of_the_log_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_level_of_the_log_that_is_none_is_refused(refused: Refused, tmp_path: Path) -> None:
     assert "LOG_LEVEL is 'loud'" in refused("serve", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
 
 
 @pytest.mark.parametrize("port", ["80000", "65536", "-1", "http", "²", "8080.5"])
-def test_a_port_that_is_none_is_an_error(tmp_path: Path, port: str) -> None:
+def test_a_port_that_is_none_is_an_error(run: Run, tmp_path: Path, port: str) -> None:
     done = run("serve", "--transport", "http", f"--port={port}", cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "a port is 1 to 65535" in done.stderr
@@ -282,7 +296,9 @@ def test_a_port_that_is_none_is_an_error(tmp_path: Path, port: str) -> None:
 
 @pytest.mark.parametrize("command", [["serve"], ["memory", "list"], ["tasks", "list"]])
 @pytest.mark.parametrize("place", ["/proc/nowhere", "{file}/below"])
-def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: list[str], place: str) -> None:
+def test_a_data_directory_that_cannot_be_made_is_one_sentence(
+    refused: Refused, tmp_path: Path, command: list[str], place: str
+) -> None:
     (tmp_path / "file").touch()
     data = place.format(file=tmp_path / "file")
     assert f"the data directory {data} cannot be made" in refused(*command, cwd=tmp_path, env={"PORTICO_DATA": data})
@@ -297,16 +313,15 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, co
         (["--project", ".", "--services", "tasks"], "--project is for the service 'live'"),
     ],
 )
-def test_a_root_that_means_nothing_is_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:
+def test_a_root_that_means_nothing_is_one_sentence(
+    refused: Refused, tmp_path: Path, words: list[str], said: str
+) -> None:
     assert said in refused("serve", "--data", str(tmp_path / "data"), *words, cwd=tmp_path)
 
 
 def test_the_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PORTICO_STORE": "~/items.db"}
-    command = [sys.executable, "-m", "portico", "tasks", "list"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, check=False, timeout=60
-    )
+    done = python("tasks", "list", cwd=tmp_path, env=env)
     assert (done.returncode, (tmp_path / "items.db").exists()) == (0, True)
 
 

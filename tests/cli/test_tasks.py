@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from forks import Forks
 from portico.cli.completion import complete
 from portico.cli.main import main
 
@@ -211,15 +211,12 @@ def test_the_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., An
     assert "water the plants" in shown.stdout and "{" not in shown.stdout
 
 
-def test_next_waits_until_there_is_something_to_do(surroundings: dict[str, str], tmp_path: Path) -> None:
+def test_next_waits_until_there_is_something_to_do(forks: Forks, surroundings: dict[str, str], tmp_path: Path) -> None:
     env = {**surroundings, "PORTICO_DATA": str(tmp_path)}
-    portico = [sys.executable, "-m", "portico", "tasks"]
-    subprocess.run([*portico, "list"], env=env, check=True, capture_output=True, timeout=30)
-    waiting = subprocess.Popen([*portico, "next", "--wait", "-o", "json"], env=env, stdout=subprocess.PIPE, text=True)
+    assert forks.run("tasks", "list", env=env).returncode == 0
+    waiting = forks.start("tasks", "next", "--wait", "-o", "json", env=env)
     try:
-        subprocess.run([*portico, "add", "at last"], env=env, check=True, capture_output=True, timeout=30)
-        said, _ = waiting.communicate(timeout=30)
+        assert forks.run("tasks", "add", "at last", env=env).returncode == 0
     finally:
-        waiting.kill()
-        waiting.wait()
+        said, _ = waiting.communicate()
     assert json.loads(said)["description"] == "at last"

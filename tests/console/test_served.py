@@ -96,6 +96,8 @@ async def test_with_several_workers_there_is_one_console(
     assert (await running)["result"]["content"][0]["text"] == "hello Ann"
     workers = (await ask(page, "workers"))["workers"]
     assert len(workers) == 2 and all(one["state"] == "serving" for one in workers)
+    # Their messages are those of one of them, and that is said.
+    assert (await ask(page, "wire"))["one_worker"] is True
     # Clients of both workers are seen.
     begun = set()
     for _ in range(8):

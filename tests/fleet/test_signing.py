@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from portico.auth.principal import Principal
 from portico.fleet import sending, signing
+from portico.fleet.batches import Batches
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
+from portico.fleet.own_sessions import OwnSessions
+from portico.fleet.rows import SessionRow
 from portico.fleet.searching import SessionSearch
 from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
+from portico.legacy.session import SessionFacts
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.headers import Headers
+from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import Request
 
 KEY = os.urandom(32)
@@ -58,6 +65,54 @@ def test_it_is_good_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     later = time.time() + signing.LIFETIME_SECONDS + 1
     monkeypatch.setattr(signing.time, "time", lambda: later)
     assert both.open(sealed, request()) is None
+
+
+def test_it_is_opened_once_however_many_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "MOST_SEEN", 10)
+    both = Forwardings(SigningKeys([KEY]))
+    first = both.seal(Forwarding(to="them"), request())
+    assert both.open(first, request()) is not None
+    for _ in range(50):
+        assert both.open(both.seal(Forwarding(to="them"), request()), request()) is not None
+    assert both.open(first, request()) is None
+    assert len(both._seen) <= 10
+
+
+def test_machines_whose_clocks_differ_believe_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each knows how far the clock of the store is ahead of its own."""
+    ours, theirs = Forwardings(SigningKeys([KEY])), Forwardings(SigningKeys([KEY]))
+    sealed = ours.seal(Forwarding(to="them"), request())
+    there = time.time() - 3600
+    monkeypatch.setattr(signing.time, "time", lambda: there)
+    assert theirs.open(sealed, request()) is None
+    theirs.ahead = 3600.0
+    assert theirs.open(sealed, request()) is not None
+
+
+def headed(sealed: bytes, length: int, *more: tuple[bytes, bytes]) -> Request:
+    """A request whose body is still to come."""
+    came = request(body=b"")
+    came.headers.update([(b"content-length", b"%d" % length), (SENT_ON, sealed), *more])
+    return came
+
+
+def test_a_body_is_read_of_one_that_is_ours_alone() -> None:
+    ours, stranger = Forwardings(SigningKeys([KEY])), Forwardings(SigningKeys([os.urandom(32)]))
+    large = request(body=b"x" * 1_000_000)
+    sealed = ours.seal(Forwarding(to="them"), large)
+    assert ours.may_be_ours(sealed, headed(sealed, 1_000_000))
+    assert ours.open(sealed, request(body=b"y" * 1_000_000)) is None
+    assert ours.open(sealed, large) is not None
+    forged = stranger.seal(Forwarding(to="them"), large)
+    for wrong in (forged, sealed[:-1] + b"x", b"", b".", b"e30=.00", b"\xff.\xff", b"W10=." + sealed[-64:]):
+        assert not ours.may_be_ours(wrong, headed(wrong, 1_000_000))
+    # As an older release seals it, which says nothing of the body: little is read before it is known whose it is.
+    said = urlsafe_b64encode(msgspec.json.encode(Forwarding(to="them", at=time.time(), nonce="1")))
+    unsaid = said + b"." + b"0" * 64
+    assert ours.may_be_ours(unsaid, headed(unsaid, 1000))
+    assert not ours.may_be_ours(unsaid, headed(unsaid, 1_000_000))
+    assert not ours.may_be_ours(unsaid, headed(unsaid, 0, (b"transfer-encoding", b"chunked")))
+    assert ours.open(unsaid, request()) is None
 
 
 # How far it may go
@@ -112,13 +167,56 @@ async def test_what_was_sent_on_is_not_sent_further(tmp_path: Path) -> None:
     async def at_once(id: str, then: Any) -> None:
         then()
 
-    sessions.when_left = at_once
-    search = SessionSearch(OURS, ids, Mock(), sessions, delivery, Errands())
+    sessions.when_settled = at_once
+    search = SessionSearch(OURS, ids, Mock(), sessions, delivery, Errands(), Mock())
     for retiring, said in ((False, sending.ABSENT), (True, sending.LEAVING)):
         sessions.retiring = retiring
         for seeks in (False, True) if retiring else (False,):
             came, answered = request(), asyncio.get_running_loop().create_future()
             came.hops, came.seeks = 1, seeks
-            assert search.find(Mock(), ids.make(), came, Mock(answer=answered.set_result), Mock())
+            assert search.find(Mock(sessions={}), ids.make(), came, Mock(answer=answered.set_result), Mock())
             assert await asyncio.wait_for(answered, 10) == said
     delivery.send.assert_not_called()
+
+
+async def test_one_that_is_being_taken_over_is_waited_for(tmp_path: Path) -> None:
+    """Its row says already that it is ours, and the one who lost the race for it has read that."""
+    keys, errands = SigningKeys([KEY]), Errands()
+    ids, written = SessionIds(keys, THEIRS), asyncio.get_running_loop().create_future()
+    here: dict[str, Any] = {}
+    endpoint = Mock(sessions=here)
+
+    async def adopt(id: str, owner: str | None) -> bool:
+        await written
+        return True
+
+    async def restore(id: str, memo: Any) -> bool:
+        here[id] = memo
+        return True
+
+    endpoint.restore = restore
+    sessions = OwnSessions(Mock(adopt=adopt), Mock(endpoints={"/mcp": endpoint}), errands)
+    search = SessionSearch(OURS, ids, Mock(), sessions, Mock(), errands, Mock())
+    id, came, answer, again = ids.make(), request(), Mock(), asyncio.Event()
+    memo = msgspec.json.encode(SessionMemo(facts=SessionFacts(revision="2025-11-25"))).decode()
+    adopting = asyncio.ensure_future(sessions.adopt(endpoint, SessionRow(id, None, "/mcp", memo)))
+    await asyncio.sleep(0)
+    assert id in sessions
+    came.hops = 1
+    assert search.find(endpoint, id, came, answer, lambda *_: again.set())
+    await asyncio.sleep(0)
+    written.set_result(None)
+    async with asyncio.timeout(10):
+        assert await adopting
+        await again.wait()
+    answer.answer.assert_not_called()
+
+
+async def test_all_who_ask_together_hear_of_what_went_wrong() -> None:
+    async def ask(keys: list[str]) -> dict[str, int]:
+        raise ValueError("no answer")
+
+    batches = Batches(ask, 10)
+    async with asyncio.timeout(10):
+        said = await asyncio.gather(*(batches.find(key) for key in "abc"), return_exceptions=True)
+    assert [type(one) for one in said] == [ValueError] * 3

@@ -87,6 +87,8 @@ class Caller:
             if answer is None or answer.status == 502:
                 self.unknown.append(word)
             elif answer.status == 503:
+                # It was not made, and can be tried again: it says so.
+                assert "retry-after" in answer.fields, answer.body
                 self.refused.append(word)
                 await asyncio.sleep(0.05)
             else:

@@ -7,8 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+
+import pytest
 
 from fleets import Line, Session
+from portico import Server
+from portico.auth import Principal, ResourceServer
+from portico.auth.verifiers.token_file import ISSUER
+from portico.transport.http.headers import Headers
+from portico.transport.http.response import Request
 
 
 def tokens(*words: str | Path) -> str:
@@ -48,6 +56,27 @@ async def test_what_a_person_listens_to_ends_in_all_workers_when_their_token_is_
         one.cancel()
     for one in (*lines[ada], *lines[bob]):
         await one.close()
+
+
+async def test_a_request_that_was_let_in_elsewhere_is_refused_if_its_token_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent on to us, and while it was under way the token was removed."""
+    monkeypatch.setattr("portico.auth.verifiers.token_file.LOOK_SECONDS", 0.0)
+    file = tmp_path / "tokens.toml"
+    await asyncio.to_thread(tokens, "add", "ada", "--file", file)
+    server = Server("one", auth=ResourceServer(tokens=file))
+    exchange = server.asgi().exchange
+    answers: list[Any] = []
+    request = Request("GET", "/metrics", "", Headers())
+    for issuer, status in ((ISSUER, 200), ("https://elsewhere.example", 200)):
+        request.principal = Principal("ada", issuer=issuer)
+        exchange.answer_at(request, Mock(answer=answers.append))
+        assert answers.pop().status == status
+    await asyncio.to_thread(file.write_text, "")
+    request.principal = Principal("ada", issuer=ISSUER)
+    exchange.answer_at(request, Mock(answer=answers.append))
+    assert answers.pop().status == 401
 
 
 async def last_chunk(line: Line) -> None:

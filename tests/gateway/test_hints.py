@@ -8,8 +8,7 @@ import pytest
 from msgspec import Raw, json
 
 from portico import Gateway, Server
-from portico.extend import Call, Principal
-from portico.gateway.upstream import GatewayUpstream
+from portico.extend import Call
 
 
 def upstream(name: str, **hints: Any) -> Server:
@@ -57,7 +56,7 @@ async def test_what_the_gateway_has_itself_counts_too() -> None:
     assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
 
 
-async def test_an_upstream_is_not_asked_again_while_its_list_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upstream_is_not_asked_again_while_its_list_is_good() -> None:
     asked: list[str] = []
 
     def watch(inner: Any) -> Any:
@@ -76,31 +75,8 @@ async def test_an_upstream_is_not_asked_again_while_its_list_is_good(monkeypatch
         assert asked.count("tools/list") == 1
         # When its time is over it is asked anew, and what there was is shown meanwhile.
         one = gateway._routes.upstreams["good"]
-        monkeypatch.setattr(one, "_fresh_until", 0.0)
+        one.lists.shared.fresh_until = 0.0
         assert len((await listed(gateway))["tools"]) == 2
         await one.listed_or_failed()
         assert asked.count("tools/list") == 2
-        assert one._fresh_until > 0
-
-
-async def test_the_resources_of_one_principal_are_not_listed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an upstream is asked in the name of who asks."""
-    server = upstream("a")
-
-    @server.resource("note://of-ann")
-    async def note() -> str:
-        return "private"
-
-    monkeypatch.setattr(GatewayUpstream, "personal", True)
-    gateway = Gateway({"a": server})
-
-    async def uris(who: str) -> list[str]:
-        principal = Principal(who)
-        params = Raw(b"{}")
-        call = Call(method="resources/list", params=params, id=1, revision="2026-07-28", principal=principal)
-        return [one["uri"] for one in json.decode(await gateway(call))["resources"]]
-
-    async with gateway.lifespan():
-        assert await uris("ann") == ["note://of-ann"]
-        assert await uris("bob") == []
-        assert await uris("ann") == ["note://of-ann"]
+        assert one.lists.shared.fresh_until > 0

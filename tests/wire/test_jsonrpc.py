@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from portico.wire import jsonrpc, methods
 from portico.wire.errors import (
@@ -102,7 +102,7 @@ def test_an_id_is_kept_in_its_exact_type_and_said_again_so(written: str, id: int
     found = frame(message(f'"id":{written}', '"method":"x"')).id
     assert (type(found), found) == (type(id), id)
     assert isinstance(found, int | str)
-    said = json.loads(jsonrpc.result(found, b"{}"))["id"]
+    said = json.loads(jsonrpc.encode(jsonrpc.ResultFrame(found, Raw(b"{}"))))["id"]
     assert (type(said), said) == (type(id), id)
     said = json.loads(jsonrpc.error(found, InvalidRequest("no")))["id"]
     assert (type(said), said) == (type(id), id)
@@ -542,7 +542,7 @@ def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> No
 def test_what_we_write_has_no_raw_newline_and_is_read_back_the_same(id: int | str) -> None:
     """basic/transports, stdio: "Messages are delimited by newlines, and MUST NOT contain embedded newlines"."""
     said = [
-        jsonrpc.result(id, b"{}"),
+        jsonrpc.encode(jsonrpc.ResultFrame(id, Raw(b"{}"))),
         jsonrpc.error(id, InvalidRequest(f"about {id}"), V2025_11_25),
         jsonrpc.request(id, "m", {"x": id}),
     ]

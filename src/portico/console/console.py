@@ -73,7 +73,8 @@ class Console:
             "portico-console", version=__version__, title="Portico console", instructions=_INSTRUCTIONS
         )
         self.server.add(TargetService(self.targets, self.questions))
-        self.server.add(WireService(self.wire))
+        self._wire_service = WireService(self.wire)
+        self.server.add(self._wire_service)
         self.watching = WatchService(self)
         self.server.add(self.watching)
         self.server.tool(annotations={"readOnlyHint": True})(self.about)
@@ -123,6 +124,7 @@ class Console:
         self.watching.topics["sessions"] = LookedAt(happening.look_at_sessions)
         if exchange.elsewhere is not None:
             self.parts.append("workers")
+            self._wire_service.one_worker = True
         else:
             self.server.remove("workers")
 

@@ -25,6 +25,8 @@ class WireService(Service):
     def __init__(self, wire: WireLog) -> None:
         super().__init__()
         self._wire = wire
+        # Whether there are other workers, of which nothing is heard here.
+        self.one_worker = False
 
     @tool(annotations={"readOnlyHint": True})
     async def wire(
@@ -41,7 +43,9 @@ class WireService(Service):
         limit = max(1, min(limit, MOST_LISTED))
         kept = found[:limit] if after else found[-limit:]
         last = kept[-1].id if kept else max(after, self._wire.last)
-        return shown({"messages": [short(one) for one in kept], "last": last, "dropped": self._wire.dropped})
+        messages = [short(one) for one in kept]
+        about = {"last": last, "dropped": self._wire.dropped, "one_worker": self.one_worker}
+        return shown({"messages": messages, **about})
 
     @tool(annotations={"readOnlyHint": True})
     async def wire_message(self, id: int) -> ToolResult:

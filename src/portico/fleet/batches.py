@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Generic, TypeVar
 
-from portico.store.errors import StoreError
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -41,7 +39,8 @@ class Batches(Generic[K, V]):
                 del self._waiting[key]
             try:
                 found = await self._ask(list(some))
-            except StoreError as failure:
+            except Exception as failure:
+                # Each who asked has to hear of it, or would wait for ever.
                 for one in some.values():
                     one.set_exception(failure)
                     # The request that asked for it may be gone.

@@ -6,11 +6,12 @@ on over HTTP. Once: what may have arrived is not sent again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
 import socket
-import time
+from collections.abc import Callable
 from functools import partial
 
 from portico.auth.principal import Principal
@@ -24,12 +25,14 @@ from portico.transport.http import refusals
 from portico.transport.http.connection import Turn
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.exchange import Exchange, cors_of
+from portico.transport.http.headers import Headers
 from portico.transport.http.listener import Listener
-from portico.transport.http.response import Request, ResponseWriter
+from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
 
 log = logging.getLogger("portico")
 
 MOST_HOPS = 2
+ASK_SECONDS = 2.0
 
 
 class MaybeDone(Exception):
@@ -102,17 +105,30 @@ class Delivery:
             # It was here, and has not even removed its socket. Those who look for it now find nothing.
             await self._rows.bury(target)
             return None
-        row = await self._rows.worker(target)
-        if row is None:
+        found = await self._rows.worker(target)
+        if found is None:
             return None
         outcome = None
-        if row.address is not None:
-            outcome = await sending.send(row.address, request, writer, sealed, self._listening)
-        if outcome is None and row.lease_until > time.time():
+        if found.address is not None and (found.lives or await self.ask(found.address, target, "/healthz") is not None):
+            outcome = await sending.send(found.address, request, writer, sealed, self._listening)
+        if outcome is None and found.lives:
             # It lives, as it has said itself: so its sessions are not to be taken from it.
             raise sending.Unreachable("it is on another machine, and PORTICO_ADDRESS says where")
         # Those who are where it was know best.
         return None if outcome == "gone" else outcome
+
+    async def ask(self, place: str, worker: str, path: str) -> Answer | None:
+        """What a worker has at a path; None if it does not say. A process that is stopped takes what is sent to it, and
+        says nothing."""
+        request = Request("GET", path, "", Headers())
+        collected = _OwnAnswer()
+        sealed = self._envelopes.seal(Forwarding(to=worker), request)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await sending.send(place, request, collected, sealed)
+        except (OSError, sending.Unreachable):
+            return None
+        return collected.answered
 
     async def leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
         """A worker that leaves takes nothing over: another one is to see to it."""
@@ -182,11 +198,15 @@ class Delivery:
 
     # From others
 
+    def refuse(self, request: Request) -> Answer | None:
+        """What is said to be sent on, before its body is read: none but a worker is let in without being known."""
+        return None if self._envelopes.may_be_ours(request.headers[SENT_ON], request) else _not_ours(request)
+
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         sealed = request.headers.pop(SENT_ON)
         envelope = self._envelopes.open(sealed, request)
         if envelope is None or not 1 <= envelope.hops <= MOST_HOPS:
-            writer.answer(refusals.error(request, 403, "Forbidden: this was not sent on by one of us"))
+            writer.answer(_not_ours(request))
             return
         if envelope.to != self._worker:
             self._pass_on(envelope, request, writer)
@@ -220,3 +240,27 @@ class Delivery:
             writer.abort()
         elif outcome != "answered":
             writer.answer({"leaving": sending.LEAVING, "absent": sending.ABSENT}.get(outcome or "", sending.GONE))
+
+
+def _not_ours(request: Request) -> Answer:
+    return refusals.error(request, 403, "Forbidden: this was not sent on by one of us")
+
+
+class _OwnAnswer:
+    """A ResponseWriter for an answer that we have asked for ourselves."""
+
+    on_close: Callable[[], None] | None = None
+    answered: Answer | None = None
+
+    def answer(self, answer: Answer) -> None:
+        self.answered = answer
+
+    def start(self, status: int, headers: Pairs) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def abort(self) -> None: ...
+
+    def buffered(self) -> int:
+        return 0
+
+    async def drain(self) -> None: ...

@@ -13,23 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from portico.fleet import overview, sending, sums
+from portico.fleet import overview, sums
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import LEASE_SECONDS, FleetRows, opened
 from portico.fleet.searching import LEAVING_SECONDS, Again, SessionSearch
-from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
+from portico.fleet.signing import Forwardings, SessionIds, SigningKeys
 from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
 from portico.transport.http import refusals
 from portico.transport.http.elsewhere import OtherSessions
 from portico.transport.http.exchange import Exchange
-from portico.transport.http.headers import Headers
 from portico.transport.http.listener import Listener
-from portico.transport.http.response import Answer, Pairs, Request, ResponseWriter
+from portico.transport.http.response import Answer, Request, ResponseWriter
 from portico.transport.http.sessions import HttpSession
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico")
 
 RENEW_SECONDS = 5.0
-ASK_SECONDS = 2.0
 SWEEP_SECONDS = 300.0
 LAST_SECONDS = 2.0
 # How often people are shown the sessions of other workers anew, and how many.
@@ -88,8 +86,9 @@ class Fleet:
         # For what other workers send on.
         self._inner = Listener(exchange)
         self._loop: asyncio.AbstractEventLoop | None = None
-        # When the store has last known of us.
-        self._renewed = -LEASE_SECONDS
+        # When the store has last known of us, and when we have last tried to tell it.
+        self._renewed = self._tried = -LEASE_SECONDS
+        self._confirming: asyncio.Task[None] | None = None
         self._tending: asyncio.Task[None] | None = None
         self._rows: FleetRows | None = None
         # The sessions of the others, and when they were last looked at.
@@ -105,12 +104,14 @@ class Fleet:
         self._rows = rows = await when_ready(partial(opened, self._place.store, self.id, self._place.server))
         await self._renew(rows)
         self._use_keys(self._keys.keys)
-        self._tending = self._loop.create_task(self._tend(rows))
         self._sessions = OwnSessions(rows, self._exchange, self._errands)
+        self._tending = self._loop.create_task(self._tend(rows))
         self.delivery = Delivery(
             self.id, self._folder, rows, self._envelopes, self._exchange, self._sessions, self._errands
         )
-        self._search = SessionSearch(self.id, self._ids, rows, self._sessions, self.delivery, self._errands)
+        self._search = SessionSearch(
+            self.id, self._ids, rows, self._sessions, self.delivery, self._errands, self._confirm
+        )
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
         self._errands.do(self._spreading.hear())
         await self._spreading.catch_up()
@@ -118,8 +119,8 @@ class Fleet:
         await self._inner.start_on([self._folder.listen()])
 
     async def _renew(self, rows: FleetRows) -> None:
-        await rows.renew(self._place.address)
-        self._renewed = time.monotonic()
+        self._envelopes.ahead = await rows.renew(self._place.address) - time.time()
+        self._renewed = self._tried = time.monotonic()
         if self._place.key is None:
             keys = await rows.keys(self._place.server)
             if keys != self._keys.keys:
@@ -131,12 +132,40 @@ class Fleet:
         while True:
             await asyncio.sleep(RENEW_SECONDS * random.uniform(0.8, 1.2))
             try:
-                await self._renew(rows)
+                await self._renew_late(rows)
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     await rows.sweep(self._exchange.settings.idle_session)
             except StoreError as failure:
                 log.warning("the other workers are not told that we are here: %s", failure)
+
+    async def _renew_late(self, rows: FleetRows) -> None:
+        """Renew the lease. If it has ended, others may have taken over what we have."""
+        late = time.monotonic() - self._renewed > LEASE_SECONDS
+        try:
+            await self._renew(rows)
+            if late:
+                self._search.has_moved(await self._sessions.drop_taken())
+        finally:
+            self._tried = time.monotonic()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether this process did nothing for so long that others may have taken over its sessions. While the store is
+        away they cannot, and what needs no store goes on."""
+        return time.monotonic() - self._tried > LEASE_SECONDS
+
+    async def _confirm(self) -> None:
+        if self._confirming is None or self._confirming.done():
+            self._confirming = self._errands.do(self._look_at_own())
+        await asyncio.wait([self._confirming])
+
+    async def _look_at_own(self) -> None:
+        assert self._rows is not None
+        try:
+            await self._renew_late(self._rows)
+        except StoreError as failure:
+            log.warning("it is not known whether our sessions are still ours: %s", failure)
 
     def listens_at(self, address: str | None) -> None:
         """Now it is known where other machines reach us."""
@@ -199,6 +228,9 @@ class Fleet:
 
     def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
         return self._search.find_parked(params, request, writer, again)
+
+    def refuse(self, request: Request) -> Answer | None:
+        return self.delivery.refuse(request)
 
     def receive(self, request: Request, writer: ResponseWriter) -> None:
         self.delivery.receive(request, writer)
@@ -270,15 +302,7 @@ class Fleet:
 
     async def _ask(self, other: str, path: str) -> Answer | None:
         """What another worker of this machine has at a path; None if it does not say."""
-        request = Request("GET", path, "", Headers())
-        collected = _OwnAnswer()
-        sealed = self._envelopes.seal(Forwarding(to=other), request)
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                await sending.send(self._folder.path(other), request, collected, sealed)
-        except (OSError, sending.Unreachable):
-            return None
-        return collected.answered
+        return await self.delivery.ask(self._folder.path(other), other, path)
 
 
 def _glance(name: str, answer: Answer | None) -> dict[str, Any]:
@@ -296,23 +320,3 @@ def _glance(name: str, answer: Answer | None) -> dict[str, Any]:
         "in_flight": value("mcp_server_in_flight "),
         "calls": value("mcp_server_operation_duration_seconds_count"),
     }
-
-
-class _OwnAnswer:
-    """A ResponseWriter for an answer that we have asked for ourselves."""
-
-    on_close: Callable[[], None] | None = None
-    answered: Answer | None = None
-
-    def answer(self, answer: Answer) -> None:
-        self.answered = answer
-
-    def start(self, status: int, headers: Pairs) -> None: ...
-    def write(self, data: bytes) -> None: ...
-    def end(self) -> None: ...
-    def abort(self) -> None: ...
-
-    def buffered(self) -> int:
-        return 0
-
-    async def drain(self) -> None: ...

@@ -9,6 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from portico.fleet.errands import Errands
 from portico.fleet.rows import MOST_AT_ONCE, FleetRows, SessionRow
 from portico.store.errors import StoreError
@@ -25,6 +27,14 @@ log = logging.getLogger("portico")
 WRITE_SECONDS = 1.0
 
 
+class UnreadableSession(Exception):
+    """What was written of a session is not what we write."""
+
+
+class NoRoom(Exception):
+    """There are as many sessions as there may be, and all are in use."""
+
+
 class OwnSessions:
     """Those that are here."""
 
@@ -37,9 +47,11 @@ class OwnSessions:
         self._paths: dict[str, str] = {}
         # Those that are being left to the others: not here any more, and not yet to be found by their rows.
         self._leaving: dict[str, asyncio.Event] = {}
+        # Those that are being taken over: their rows may say already that they are here.
+        self._arriving: dict[str, asyncio.Event] = {}
 
     def __contains__(self, id: str) -> bool:
-        return any(id in endpoint.sessions for endpoint in self._exchange.endpoints.values())
+        return id in self._arriving or any(id in endpoint.sessions for endpoint in self._exchange.endpoints.values())
 
     def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
         self._paths[session.id] = path
@@ -67,13 +79,55 @@ class OwnSessions:
     async def adopt(self, endpoint: Endpoint, row: SessionRow) -> bool:
         """Go on with one that another worker had. Whether it is here now."""
         # Not by one who leaves as well.
-        if self.retiring or not await self._rows.adopt(row.id, row.owner):
+        if self.retiring:
             return False
+        arrived = self._arriving[row.id] = asyncio.Event()
+        try:
+            return await self._rows.adopt(row.id, row.owner) and await self._go_on(endpoint, row)
+        finally:
+            del self._arriving[row.id]
+            arrived.set()
+
+    async def _go_on(self, endpoint: Endpoint, row: SessionRow) -> bool:
+        """Be what its row says. Raises UnreadableSession, and NoRoom."""
+        try:
+            memo = row.read()
+        except (msgspec.DecodeError, RecursionError) as failure:
+            log.warning("a session has ended, because what was written of it cannot be read: %s", failure)
+            self._rows.remove(row.id)
+            raise UnreadableSession from None
         self._paths[row.id] = row.path
-        if not await endpoint.restore(row.id, row.read()):
-            return False
+        try:
+            if not await endpoint.restore(row.id, memo):
+                raise NoRoom
+        except BaseException:
+            # Others are not to look for it here.
+            self._paths.pop(row.id, None)
+            self._errands.do(self._release(row.id))
+            raise
         log.debug("took over a session from %s", row.owner)
         return True
+
+    async def _release(self, id: str) -> None:
+        try:
+            await self._rows.release(id)
+        except StoreError as failure:
+            log.warning("a session that we cannot go on with is still ours: %s", failure)
+
+    async def drop_taken(self) -> set[str]:
+        """Give up what others have taken over while we said nothing: nothing is said in two places. Gives which."""
+        ids, taken = list(self._paths), set[str]()
+        for at in range(0, len(ids), MOST_AT_ONCE):
+            taken.update(await self._rows.taken_from_us(ids[at : at + MOST_AT_ONCE]))
+        for endpoint in self._exchange.endpoints.values():
+            for session in [one for one in endpoint.sessions.values() if one.id in taken]:
+                self._paths.pop(session.id, None)
+                endpoint.sessions.take_out(session)
+                session.close()
+        if taken:
+            # Their clients come back, and are sent on.
+            log.warning("%d sessions were taken over by other workers, which have not heard of us", len(taken))
+        return taken
 
     async def give_up(self, breathe: Callable[[], Awaitable[None]] | None = None) -> int:
         """Leave those that nothing is worked on in to the others. Gives how many stay for now.
@@ -120,11 +174,11 @@ class OwnSessions:
                     session.close()
         return len(given)
 
-    async def when_left(self, id: str, then: Callable[[], None]) -> None:
-        """Once one that is being left can be found by its row; at once for any other."""
-        left = self._leaving.get(id)
-        if left is not None:
-            await left.wait()
+    async def when_settled(self, id: str, then: Callable[[], None]) -> None:
+        """Once one that is being left can be found by its row, or one that arrives is here; at once for any other."""
+        moving = self._leaving.get(id) or self._arriving.get(id)
+        if moving is not None:
+            await moving.wait()
         then()
 
 

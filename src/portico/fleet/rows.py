@@ -1,6 +1,7 @@
 """The rows that workers share: which of them are alive, and what is known of each session.
 
-A session's row says who has it. When that worker is gone another one takes the row over, and goes on.
+A session's row says who has it. When that worker is gone another one takes the row over, and goes on. Moments are by
+the clock of the store: machines do not agree on the time.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class WorkerRow(Struct, frozen=True):
     pid: int | None = None
     version: str | None = None
     started_at: float | None = None
+
+
+class FoundWorker(Struct, frozen=True):
+    """Where other machines reach a worker, if they do, and whether it has said lately that it lives."""
+
+    address: str | None
+    lives: bool
 
 
 class SigningKeyRow(Struct, frozen=True):
@@ -162,6 +170,14 @@ class FleetRows:
     async def _adopt_all(self, sessions: list[Held]) -> dict[Held, bool]:
         return await self._database.write(partial(_adopt, sessions, self._worker), isolation="read committed")
 
+    async def release(self, id: str) -> None:
+        """Leave one that we have taken over, and cannot go on with, to the others."""
+        await self._database.write(partial(_release, id, self._worker), isolation="read committed")
+
+    async def taken_from_us(self, ids: list[str]) -> list[str]:
+        """Those of our sessions that are another worker's by now, or any worker's."""
+        return await self._database.read(partial(_taken, ids, self._worker))
+
     async def look(self, look: Callable[[Transaction], T]) -> T:
         """For people, who may wait."""
         return await self._database.read(look)
@@ -176,8 +192,7 @@ class FleetRows:
 
     async def keys(self, server: str) -> list[bytes]:
         """What the workers of a server sign with, the one in use first. One that is old is replaced."""
-        now = time.time()
-        kept = await self._database.read(partial(_keys, server))
+        now, kept = await self._database.read(lambda tx: (tx.now(), _keys(server, tx)))
         if not kept or now - kept[0].created_at > ROTATE_SECONDS:
             kept = await self._database.write(partial(_add_key, server))
         # One that others may not know yet opens, and does not sign.
@@ -186,17 +201,18 @@ class FleetRows:
 
     # The workers
 
-    async def renew(self, address: str | None) -> None:
+    async def renew(self, address: str | None) -> float:
+        """Say that we live. Gives the time, by the clock of the store."""
         row = WorkerRow(
-            self._worker, address, time.time() + LEASE_SECONDS,
+            self._worker, address, 0.0,
             self._server, socket.gethostname(), os.getpid(), __version__, self._began,
         )  # fmt: skip
-        await self._database.write(partial(_renew, row), isolation="read committed")
+        return await self._database.write(partial(_renew, row), isolation="read committed")
 
-    async def worker(self, id: str) -> WorkerRow | None:
-        return await self._asked(self._worker_row, id)
+    async def worker(self, id: str) -> FoundWorker | None:
+        return await self._asked(self._find_worker, id)
 
-    async def _worker_row(self, id: str) -> WorkerRow | None:
+    async def _find_worker(self, id: str) -> FoundWorker | None:
         return await self._database.read(partial(_worker, id))
 
     async def bury(self, id: str) -> None:
@@ -219,7 +235,7 @@ class FleetRows:
             for method, name in lasting:
                 tx.run(
                     "insert into portico_run_time_change (id, server, method, name, made_at) values (?, ?, ?, ?, ?)",
-                    (os.urandom(8).hex(), self._server, method, name, time.time()),
+                    (os.urandom(8).hex(), self._server, method, name, tx.now()),
                 )
             for one in changes:
                 tx.publish(TOPIC, one)
@@ -265,7 +281,7 @@ Rows = dict[str, tuple[str, SessionMemo] | None]
 
 def _put(worker: str, owner: str | None, rows: Rows, tx: Transaction) -> None:
     """Write the rows of a worker, and whose they are then. One that another has taken meanwhile is that one's."""
-    now = time.time()
+    now = tx.now()
     tx.many(
         "delete from portico_session where id = ? and owner = ?",
         [(id, worker) for id, row in rows.items() if row is None],
@@ -290,16 +306,29 @@ def _find(ids: list[str], tx: Transaction) -> dict[str, SessionRow]:
 def _adopt(sessions: list[Held], worker: str, tx: Transaction) -> dict[Held, bool]:
     """Those that were still their owner's, and are the worker's now."""
     taken: dict[Held, bool] = {}
+    now = tx.now()
     for owner in {owner for _, owner in sessions}:
         ids = [id for id, held in sessions if held == owner]
         whose = "owner is null" if owner is None else "owner = :owner"
         found = tx.all(
             str,
             f"update portico_session set owner = :worker, used_at = :now where id in :ids and {whose} returning id",
-            {"worker": worker, "now": time.time(), "ids": ids} | ({} if owner is None else {"owner": owner}),
+            {"worker": worker, "now": now, "ids": ids} | ({} if owner is None else {"owner": owner}),
         )
         taken |= {(id, owner): True for id in found}
     return taken
+
+
+def _release(id: str, worker: str, tx: Transaction) -> None:
+    tx.run("update portico_session set owner = null where id = ? and owner = ?", (id, worker))
+
+
+def _taken(ids: list[str], worker: str, tx: Transaction) -> list[str]:
+    return tx.all(
+        str,
+        "select id from portico_session where id in :ids and (owner is null or owner <> :worker)",
+        {"ids": ids, "worker": worker},
+    )
 
 
 def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
@@ -313,7 +342,7 @@ def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
 def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
     """Another key, unless another process has just made one; those that nothing is signed with any more go."""
     tx.lock("portico fleet keys")
-    now = time.time()
+    now = tx.now()
     kept = _keys(server, tx)
     if not kept or now - kept[0].created_at > ROTATE_SECONDS:
         tx.run(
@@ -324,25 +353,27 @@ def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
     return _keys(server, tx)
 
 
-def _renew(row: WorkerRow, tx: Transaction) -> None:
-    names = row.__struct_fields__
+def _renew(row: WorkerRow, tx: Transaction) -> float:
+    now, names = tx.now(), row.__struct_fields__
     changed = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
     tx.run(
         f"insert into portico_worker ({', '.join(names)}) values ({', '.join(f':{name}' for name in names)}) "
         f"on conflict (id) do update set {changed}",
-        msgspec.structs.asdict(row),
+        msgspec.structs.asdict(row) | {"lease_until": now + LEASE_SECONDS},
     )
+    return now
 
 
-def _worker(id: str, tx: Transaction) -> WorkerRow | None:
-    return tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
+def _worker(id: str, tx: Transaction) -> FoundWorker | None:
+    row = tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
+    return None if row is None else FoundWorker(row.address, row.lease_until > tx.now())
 
 
 def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str]]:
     alive = tx.one(
         int,
         "select count(*) from portico_worker where server = ? and id <> ? and lease_until > ?",
-        (server, worker, time.time()),
+        (server, worker, tx.now()),
     )
     if not alive:
         tx.run("delete from portico_run_time_change where server = ?", (server,))
@@ -358,7 +389,7 @@ def _leave(worker: str, tx: Transaction) -> None:
 
 
 def _sweep(worker: str, idle_seconds: float, tx: Transaction) -> None:
-    now = time.time()
+    now = tx.now()
     tx.run("update portico_session set used_at = ? where owner = ?", (now, worker))
     tx.run("delete from portico_session where used_at < ?", (now - idle_seconds,))
     tx.run("delete from portico_worker where lease_until < ?", (now - idle_seconds,))

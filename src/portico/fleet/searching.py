@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +17,7 @@ from msgspec import Struct
 from portico.fleet import sending
 from portico.fleet.delivery import Delivery, MaybeDone
 from portico.fleet.errands import Errands
-from portico.fleet.own_sessions import OwnSessions
+from portico.fleet.own_sessions import NoRoom, OwnSessions, UnreadableSession
 from portico.fleet.rows import FleetRows
 from portico.fleet.signing import SessionIds
 from portico.store.errors import StoreError
@@ -48,13 +47,16 @@ class SessionSearch:
         sessions: OwnSessions,
         delivery: Delivery,
         errands: Errands,
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
+        """`confirm`: let the store say which sessions are still here."""
         self._worker = worker
         self._ids = ids
         self._rows = rows
         self._sessions = sessions
         self._delivery = delivery
         self._errands = errands
+        self._confirm = confirm
         # Sessions that are not where their ids say.
         self._moved: dict[str, str] = {}
         # Workers that have said that they leave: most of their sessions are anyone's by now.
@@ -62,48 +64,74 @@ class SessionSearch:
         self._adopting: dict[str, asyncio.Lock] = {}
 
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
+        if id in endpoint.sessions:
+            # It was ours; whether it still is, the store has to say.
+            task = self._errands.do(self._when_confirmed(request, writer, again))
+            writer.on_close = task.cancel  # type: ignore[assignment]
+            return True
         owner = self._ids.owner(id)
         retiring = self._sessions.retiring
         if owner is None or (owner == self._worker and id not in self._moved and not retiring):
             return False
         if request.hops and (retiring or not request.seeks):
-            # The one who has sent it on looks further.
+            # The one who has sent it on looks further, unless it is here by then.
             said = sending.LEAVING if retiring else sending.ABSENT
-            self._errands.do(self._sessions.when_left(id, partial(writer.answer, said)))
+
+            def settled() -> None:
+                if id in endpoint.sessions:
+                    _answer_here(request, writer, again)
+                else:
+                    writer.answer(said)
+
+            self._errands.do(self._sessions.when_settled(id, settled))
             return True
         task = self._errands.do(self._find(endpoint, id, owner, request, writer, again))
         writer.on_close = task.cancel  # type: ignore[assignment]
         return True
 
+    async def _when_confirmed(self, request: Request, writer: ResponseWriter, again: Again) -> None:
+        await self._confirm()
+        writer.on_close = None
+        _answer_here(request, writer, again)
+
     async def _find(
         self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter, again: Again
     ) -> None:
         try:
-            for _ in range(MOST_TRIES):
-                target = self._moved.get(id, owner)
-                # Rows are read for many at a time, and a worker is asked for each.
-                here = target in self._leaving and await self._is_here(endpoint, id, target, "leaving")
-                if not here:
-                    target = self._moved.get(id, owner)
-                    outcome = await self._delivery.send(target, request, writer)
-                    if outcome == "answered":
-                        return
-                    if outcome == "leaving":
-                        # Until its row says that it is anyone's.
-                        self._leaving.add(target)
-                        await asyncio.sleep(LEAVING_SECONDS)
-                    here = await self._is_here(endpoint, id, target, outcome)
-                if here:
-                    writer.on_close = None
-                    again(request, writer)
-                    return
-                if self._sessions.retiring and await self._delivery.leave_to_another(request, writer):
-                    return
-            writer.answer(refusals.busy(request))
-        except _NotFound:
+            here = await self._comes_here(endpoint, id, owner, request, writer)
+        except (_NotFound, UnreadableSession):
             writer.answer(refusals.error(request, 404, "Session not found", request.cors))
         except Exception as failure:
             writer.answer(refused(request, failure))
+        else:
+            if here:
+                writer.on_close = None
+                _answer_here(request, writer, again)
+
+    async def _comes_here(
+        self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter
+    ) -> bool:
+        """Whether the session is here now, so that we answer. False: it was answered."""
+        for _ in range(MOST_TRIES):
+            target = self._moved.get(id, owner)
+            # Rows are read for many at a time, and a worker is asked for each.
+            here = target in self._leaving and await self._is_here(endpoint, id, target, "leaving")
+            if not here:
+                target = self._moved.get(id, owner)
+                outcome = await self._delivery.send(target, request, writer)
+                if outcome == "answered":
+                    return False
+                if outcome == "leaving":
+                    # Until its row says that it is anyone's.
+                    self._leaving.add(target)
+                    await asyncio.sleep(LEAVING_SECONDS)
+                here = await self._is_here(endpoint, id, target, outcome)
+            if here:
+                return True
+            if self._sessions.retiring and await self._delivery.leave_to_another(request, writer):
+                return False
+        writer.answer(refusals.busy(request))
+        return False
 
     def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
         owner = None if request.hops else self._keeper(params)
@@ -157,6 +185,11 @@ class SessionSearch:
             if not lock.locked():
                 self._adopting.pop(id, None)
 
+    def has_moved(self, ids: Iterable[str]) -> None:
+        """These were ours, and their rows say whose they are."""
+        for id in ids:
+            self._remember(id, self._worker)
+
     def _remember(self, id: str, owner: str) -> None:
         if len(self._moved) >= MOST_KNOWN:
             self._moved.clear()
@@ -177,16 +210,26 @@ class _NotFound(Exception):
     """There is no such session."""
 
 
+def _answer_here(request: Request, writer: ResponseWriter, again: Again) -> None:
+    try:
+        again(request, writer)
+    except Exception:
+        log.exception("error while answering %s %s", request.method, request.path)
+        writer.answer(Answer(500))
+
+
 def refused(request: Request, failure: Exception) -> Answer:
     """What a client is told of a request that could not be brought to its worker."""
-    if isinstance(failure, StoreError):
-        log.warning("a session cannot be looked for: %s", failure)
-        return refusals.busy(request)
-    if isinstance(failure, sending.Unreachable):
-        log.warning("a worker cannot be reached: %s", failure)
-        return refusals.busy(request)
     if isinstance(failure, MaybeDone):
         reason = "Service unavailable: the process that had to answer has ended; it may or may not have made the call"
         return refusals.error(request, 502, reason, request.cors)
-    log.error("error while looking for a session", exc_info=failure)
-    return Answer(500)
+    # Of everything else nothing was done: it can be tried again.
+    if isinstance(failure, StoreError):
+        log.warning("a session cannot be looked for: %s", failure)
+        return refusals.busy(request, "the storage that sessions are found by cannot be asked")
+    if isinstance(failure, sending.Unreachable):
+        log.warning("a worker cannot be reached: %s", failure)
+        return refusals.busy(request, "the process that has the session cannot be reached")
+    if not isinstance(failure, NoRoom):
+        log.error("error while looking for a session", exc_info=failure)
+    return refusals.busy(request)

@@ -24,6 +24,8 @@ _IDS, _SENT = b"session ids", b"requests that are sent on"
 # How long a request that is sent on may take to arrive.
 LIFETIME_SECONDS = 60.0
 MOST_SEEN = 100_000
+# Of the body of a request whose seal does not say its digest.
+LONGEST_UNSAID = 64 * 1024
 
 
 class SigningKeys:
@@ -84,6 +86,8 @@ class Forwarding(Struct, kw_only=True, omit_defaults=True):
     seeks: bool = False
     at: float = 0.0
     nonce: str = ""
+    # The digest of its body, so that the seal can be looked at before that is read. An older release does not say it.
+    body: str = ""
 
 
 _decoder = msgspec.json.Decoder(Forwarding)
@@ -94,39 +98,66 @@ class Forwardings:
 
     def __init__(self, keys: SigningKeys) -> None:
         self._keys = keys
+        # How far the clock of the store is ahead of ours: machines do not agree on the time.
+        self.ahead = 0.0
         self._seen: dict[str, float] = {}
+        # What was sealed before this may have been opened and forgotten.
+        self._forgotten = 0.0
 
     def seal(self, envelope: Forwarding, request: Request) -> bytes:
-        envelope.at, envelope.nonce = time.time(), os.urandom(12).hex()
+        envelope.at, envelope.nonce = self._now(), os.urandom(12).hex()
+        envelope.body = sha256(request.body).hexdigest()
         said = urlsafe_b64encode(msgspec.json.encode(envelope))
-        return said + b"." + self._keys.sign(_SENT, _covered(said, request)).hex().encode()
+        return said + b"." + self._keys.sign(_SENT, _covered(said, request, envelope.body)).hex().encode()
+
+    def may_be_ours(self, sealed: bytes, request: Request) -> bool:
+        """Whether its body may be read. Its seal holds for the body that it says."""
+        envelope = self._read(sealed, request)
+        if envelope is None:
+            return False
+        length = request.headers.get(b"content-length", b"0")
+        small = b"transfer-encoding" not in request.headers and length.isdigit() and int(length) <= LONGEST_UNSAID
+        return bool(envelope.body) or small
 
     def open(self, sealed: bytes, request: Request) -> Forwarding | None:
+        envelope = self._read(sealed, request, sha256(request.body).hexdigest())
+        if envelope is None or envelope.at <= self._forgotten or envelope.nonce in self._seen:
+            return None
+        self._forget()
+        self._seen[envelope.nonce] = envelope.at
+        return envelope
+
+    def _read(self, sealed: bytes, request: Request, body: str | None = None) -> Forwarding | None:
+        """None: it is not ours, or not of now. `body`: the digest of the body, if that was read."""
         said, _, shown = sealed.rpartition(b".")
         try:
             mac = bytes.fromhex(shown.decode("ascii"))
-        except ValueError:
+            envelope = _decoder.decode(urlsafe_b64decode(said))
+            covered = _covered(said, request, body or envelope.body)
+        except (ValueError, msgspec.DecodeError, RecursionError):
             return None
-        if len(mac) != _WHOLE_MAC or not self._keys.is_signed(_SENT, _covered(said, request), mac):
+        if body is None and not envelope.body:
+            return envelope
+        if len(mac) != _WHOLE_MAC or not self._keys.is_signed(_SENT, covered, mac):
             return None
-        envelope = _decoder.decode(urlsafe_b64decode(said))
-        now = time.time()
-        if abs(now - envelope.at) > LIFETIME_SECONDS or envelope.nonce in self._seen:
-            return None
-        self._forget(now)
-        self._seen[envelope.nonce] = now
-        return envelope
+        return envelope if abs(self._now() - envelope.at) <= LIFETIME_SECONDS else None
 
-    def _forget(self, now: float) -> None:
+    def _now(self) -> float:
+        return time.time() + self.ahead
+
+    def _forget(self) -> None:
+        """Those that are too old to be opened; and where there are too many, the oldest, with all that are older."""
+        old = self._now() - LIFETIME_SECONDS
         while self._seen:
-            oldest = next(iter(self._seen))
-            if now - self._seen[oldest] <= 2 * LIFETIME_SECONDS and len(self._seen) < MOST_SEEN:
+            nonce, at = next(iter(self._seen.items()))
+            if at >= old and len(self._seen) < MOST_SEEN:
                 return
-            del self._seen[oldest]
+            self._forgotten = max(self._forgotten, at)
+            del self._seen[nonce]
 
 
-def _covered(said: bytes, request: Request) -> bytes:
+def _covered(said: bytes, request: Request, body: str) -> bytes:
     """All of a request that counts."""
     target = f"{request.method} {request.path}?{request.query}".encode()
     session = request.headers.get(b"mcp-session-id", b"")
-    return b"\0".join([said, target, session, sha256(request.body).digest()])
+    return b"\0".join([said, target, session, bytes.fromhex(body)])

@@ -45,6 +45,7 @@ def body(upstream: GatewayUpstream) -> Callable[[Context], Awaitable[str]]:
             await upstream.refresh(by=by)
         except Error as failure:
             raise ToolError(f"The account is connected, and {name} does not answer: {failure}") from None
-        return f"The account at {name} is connected. There are {len(upstream.entries.get('tools/list', ()))} tools."
+        tools = upstream.lists.find(by).entries.get("tools/list", ())
+        return f"The account at {name} is connected. There are {len(tools)} tools."
 
     return connect_account

@@ -37,7 +37,8 @@ from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
 from portico.server.apps import PassedPages
-from portico.server.guard import KINDS, Kind, Owned
+from portico.server.guard import Kind, Owned
+from portico.server.registry.catalog import KINDS
 from portico.server.registry.service import Service
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
@@ -90,7 +91,7 @@ class Gateway(Server):
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
-        self._others = self._routes
+        self.others = self._routes
         self._tasks = GatewayTasks(
             lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
         )
@@ -192,7 +193,7 @@ class Gateway(Server):
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
         """The lists of an upstream are others now, or seen for the first time."""
         upstream = self._routes.upstreams.get(alias)
-        if upstream is not None and self.pins.see(alias, upstream.entries):
+        if upstream is not None and self.pins.see(alias, upstream.lists.all.entries):
             self._begin_errand(asyncio.to_thread(self._record, self.pins.recorded()))
         self._routes.changed(methods)
 
@@ -231,10 +232,10 @@ class Gateway(Server):
 
     def _add_service(self, service: Service) -> None:
         """Tasks of upstreams come last, around those that this server may have itself."""
-        self._services.remove(self._tasks)
+        self.bundles.services.remove(self._tasks)
         super()._add_service(service)
         self._tasks.beside_own = self.tasks is not None
-        self._services.append(self._tasks)
+        self.bundles.services.append(self._tasks)
         self._extend()
 
     @property
@@ -249,12 +250,9 @@ class Gateway(Server):
 
     def advertise(self) -> None:
         """Say what is known by now of what its upstreams can do."""
-        known = {name for service in self._services for name in service.extensions()}
+        known = {name for service in self.bundles.services for name in service.extensions()}
         if not known <= set(self.capabilities.extensions or {}):
             self._extend()
-
-    def needs_task(self, tool: str) -> bool:
-        return super().needs_task(tool) or self._routes.needs_task(tool)
 
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
@@ -310,8 +308,8 @@ class Gateway(Server):
 
     def pinned(self) -> list[ToolPin]:
         """Every tool and prompt that is pinned, or there, of the upstreams that are listed and have pins."""
-        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.listed.is_set()]
-        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.entries)]
+        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.lists.is_known]
+        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.lists.all.entries)]
 
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.gateway.entries import LISTS, ListedEntry, task_support
+from portico.gateway.kept import Lists
 from portico.gateway.links import link_inside
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
@@ -57,10 +58,20 @@ RoutesByName = dict[str, OutwardRoute]
 
 
 class RouteTable:
-    """What the upstreams have, in the order of the file: the first one has a name that two want."""
+    """What the upstreams have, in the order of the file: the first one has a name that two want. `lists_of` gives what
+    an upstream lists to those whom the table is for."""
 
-    def __init__(self, held: Held) -> None:
-        self.upstreams: dict[str, GatewayUpstream] = {}
+    def __init__(
+        self,
+        upstreams: Mapping[str, GatewayUpstream],
+        held: Held,
+        lists_of: Callable[[GatewayUpstream], Lists],
+        key: Hashable = None,
+    ) -> None:
+        self.upstreams = upstreams
+        # The same for tables of the same lists; None for that of all that is known.
+        self.key = key
+        self._lists_of = lists_of
         # What is hidden because another has its name; and what is held back, and why, by method and outward name.
         self.clashes: list[str] = []
         self.held: dict[tuple[str, str], HeldEntry] = {}
@@ -107,7 +118,7 @@ class RouteTable:
         found: RoutesByName = {}
         for upstream in self.upstreams.values():
             settings = upstream.settings
-            for entry in upstream.entries.get(method, ()):
+            for entry in self._lists_of(upstream).get(method, ()):
                 name = entry.key
                 if not settings.shows(name):
                     continue

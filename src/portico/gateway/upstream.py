@@ -19,17 +19,17 @@ from msgspec.structs import replace
 from portico.access.secrets import Secrets
 from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Bridge, Parked
-from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
+from portico.gateway.changes import UpstreamChanges
 from portico.gateway.config import UpstreamSettings
-from portico.gateway.entries import LISTS, ListedEntry, ListHints, read_hints, read_page
+from portico.gateway.entries import LISTS
 from portico.gateway.health import SAID_LAST, Breaker, brief
 from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
+from portico.gateway.lists import CATALOG_SECONDS, UpstreamLists
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
-from portico.rpc.identity import identity_of
 from portico.rpc.metrics import BUCKETS
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
@@ -49,13 +49,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico.gateway")
 
-MOST_PAGES = 1000
-PRIVATE_LISTS = frozenset({"resources/list", "resources/templates/list"})
-MOST_ENTRIES = 100_000
 # How long the calls of one that was removed may go on, and how often it is looked whether they still do.
 RETIRE_SECONDS, RETIRE_LOOK_SECONDS = 30.0, 0.1
-# How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
-CATALOG_SECONDS = 60.0
 # Of tasks it is known on which connection they began.
 MOST_TASKS = 10_000
 # Of what it wrote to its stderr, in a status.
@@ -104,17 +99,11 @@ class GatewayUpstream:
         self.alias = settings.alias
         self.breaker = Breaker(secrets.mask)
         self.traits = Traits()
-        # Of each list what is known: kept while the upstream is away.
-        self.entries: dict[str, tuple[ListedEntry, ...]] = {}
-        self.listed = asyncio.Event()
+        # What runs in this process is told who asks, and so is one that is asked in their name.
+        personal = auth is not None and auth.personal
+        by_principal = personal or isinstance(settings.target, Here)
+        self.lists = UpstreamLists(settings, self._ask_in_time, by_principal=by_principal)
         self.tally = CallTally()
-        # Of each list until when it is good, and whether it is the same for all users; and when all are asked for anew.
-        self._hints: dict[str, tuple[float, bool]] = {}
-        self._fresh_until = 0.0
-        # In whose name its lists were asked for, where it wants to know who asks.
-        self._listed_for: str | None = None
-        # They are from the store, and may be of long ago.
-        self._is_recalled = False
         # When it is asked anew that gave no list.
         self._again = 0.0
         self._bridge = bridge
@@ -126,19 +115,9 @@ class GatewayUpstream:
         self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
         # Whether all calls are alike: none brings something of its own, and no question is answered here.
         self.is_plain = auth is None and self.answers is None and not settings.forward
-        self.lanes = Lanes(
-            settings,
-            info,
-            bridge,
-            self.breaker,
-            self._tell,
-            self._opened,
-            self._missed,
-            self._learnt,
-            auth,
-            self.answers,
-        )
-        self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
+        told = (self._tell, self._opened, self._missed, self._learnt)
+        self.lanes = Lanes(settings, info, bridge, self.breaker, *told, auth, self.answers)
+        self.changes = UpstreamChanges(here, self.lanes.find, self._refresh_all, partial(updated, self))
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
@@ -147,80 +126,85 @@ class GatewayUpstream:
         self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
-        self._first: asyncio.Task[None] | None = None
-        # When it was asked for its lists for the first time.
-        self._began: float | None = None
 
     # Beginning and end
 
     async def recall(self) -> None:
-        """Show what it had when it was last seen, until it is asked."""
+        """Show what it had when it was last seen, until it is asked. What it gives to one person is not kept."""
         traits, lists = await self._kept.find_traits(self.settings), await self._kept.find(self.settings)
         if self.traits == Traits():
             self.traits = traits
         self.lanes.asks = self.lanes.asks or traits.asks
-        if lists is not None and not self.listed.is_set():
-            self.entries = lists
-            self.listed.set()
-            self._is_recalled = True
+        if lists is not None and not self.personal and not self.lists.shared.is_known:
+            self.lists.recall(lists)
             self._changed(tuple(lists))
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether its lists are its own, and not what is kept of it."""
-        return self.listed.is_set() and not self._is_recalled
 
     def begin_listing(self, by: Call | None = None) -> None:
         """Ask for its lists in the background, unless they are known for sure, or asked for already.
 
         One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
         """
-        fresh = self.personal or time.monotonic() < self._fresh_until
-        known = self.is_listed and fresh
         if self.personal and (by is None or by.principal is None):
             return
-        if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
-            if self._began is None or self.personal:
-                # What one person is not given is no reason not to wait for another's.
-                self._began = time.monotonic()
-            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
+        listing = self.lists.begin(by)
+        reads = listing.reading is not None and not listing.reading.done()
+        if not listing.is_good and not reads and not self.breaker.is_open:
+            if listing.began is None or self.personal:
+                # Who has just connected their account is worth waiting for again.
+                listing.began = time.monotonic()
+            listing.reading = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
+            listing.reading.add_done_callback(self._look_at)
 
     def begin_listing_again(self) -> None:
         """The same for those who wait to be told. One that is away has its pauses; one that answers, but gives no list,
         is asked as rarely as one that gave some, and what is not configured is not asked at all."""
-        now = time.monotonic()
-        if self.is_listed or self.settings.problem or (self.breaker.since is None and now < self._again):
+        now, shared = time.monotonic(), self.lists.shared
+        if (
+            (shared.is_known and not shared.is_recalled)
+            or self.settings.problem
+            or (self.breaker.since is None and now < self._again)
+        ):
             return
         self._again = now + CATALOG_SECONDS
         self.begin_listing()
 
-    def left_of(self, seconds: float) -> float:
+    def left_of(self, seconds: float, by: Call | None = None) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
-        return seconds if self._began is None else max(0.0, self._began + seconds - time.monotonic())
+        began = self.lists.find(by).began
+        return seconds if began is None else max(0.0, began + seconds - time.monotonic())
 
-    async def listed_or_failed(self) -> None:
+    async def listed_or_failed(self, by: Call | None = None) -> None:
         """Wait until its lists are known, or it is known that they are not to be had now."""
-        if self._first is not None:
-            await asyncio.wait([self._first])
+        reading = self.lists.find(by).reading
+        if reading is not None:
+            await asyncio.wait([reading])
 
     @property
     def personal(self) -> bool:
         """Whether it is asked in the name of the one who asks."""
         return self.auth is not None and self.auth.personal
 
-    def lists_for(self, method: str, principal: Any) -> bool:
-        """Whether one of its lists may be shown to a principal: the resources of one are not told to another."""
-        if not self.personal or method not in PRIVATE_LISTS or self._hints.get(method, (0.0, False))[1]:
-            return True
-        return principal is not None and identity_of(principal) == self._listed_for
+    async def _refresh_all(self, methods: tuple[str, ...]) -> None:
+        """It has told that these lists are others now."""
+        if self.lists.vary:
+            self.lists.changed()
+            self._changed(methods)
+        if not self.personal and (not self.lists.vary or self.lists.shared.is_known):
+            await self._try_refresh(methods)
 
     async def _try_refresh(self, methods: tuple[str, ...], by: Call | None = None) -> None:
-        if self.personal and by is None:
-            return
         try:
             await self.refresh(methods, by)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
+            if self.personal and isinstance(failure, ToolError):
+                self.lists.find(by).refusal = failure
+
+    def _look_at(self, reading: asyncio.Task[None]) -> None:
+        """What runs in this process may fail in any way."""
+        failure = None if reading.cancelled() else reading.exception()
+        if failure is not None:
+            log.error("%s cannot be listed", self.alias, exc_info=failure)
 
     async def retire(self) -> None:
         """Take no more calls, let those that are under way come to their ends, but not for ever, and close."""
@@ -237,14 +221,14 @@ class GatewayUpstream:
         return self.places.free < self.settings.concurrency or any(lane.in_flight for lane in self.lanes)
 
     async def close(self) -> None:
-        tasks = [task for task in (self._first, *self._errands) if task is not None]
+        tasks = [*self.lists.close(), *self._errands]
         for task in tasks:
             task.cancel()
         # A connection that is just being made is closed by the task that makes it.
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.changes.close()
         # What changes from now on is not heard.
-        self._fresh_until = 0.0
+        self.lists.shared.fresh_until = 0.0
         await self.lanes.close()
         if self._host is not None:
             await self._host.leave()
@@ -256,75 +240,40 @@ class GatewayUpstream:
         """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
         if isinstance(self.settings.target, Here):
             await self._look_here()
-        found = dict(self.entries)
-        refused: list[ProtocolError] = []
-        for method in methods:
-            try:
-                found[method] = tuple(await self._list(method, by))
-            except ProtocolError as refusal:
-                # One list that it does not give hides no other.
-                log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
-                refused.append(refusal)
-        if len(refused) == len(methods):
-            raise refused[0]
-        before, self.entries = self.entries, found
-        self._is_recalled = False
-        self._listed_for = None if by is None else identity_of(by.principal)
-        if len(methods) == len(LISTS):
-            promised = [until for until, _ in self._hints.values() if until > time.monotonic()]
-            self._fresh_until = min(promised, default=time.monotonic() + CATALOG_SECONDS)
-        first = not self.listed.is_set()
-        self.listed.set()
-        others = [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
-        if first or others:
+        lists, listing = self.lists, self.lists.begin(by)
+        first, before = not listing.is_known, lists.all.digest
+        others = await lists.read(listing, methods, by, self._refused)
+        # What is new to a caller who was told so already is news to no other.
+        news = listing.was_missing if first else bool(others)
+        shared = listing is lists.shared
+        lists.generation += news and not shared
+        if news or (first and shared) or before != lists.all.digest:
             self._changed(others)
-            await self._kept.keep(self.settings, found)
+            if shared and not self.personal:
+                await self._kept.keep(self.settings, listing.entries)
         if not self.personal:
             self.changes.begin()
 
+    def _refused(self, method: str, refusal: ProtocolError) -> None:
+        log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
+
+    async def _ask_in_time(self, call: Call) -> Answered:
+        try:
+            async with asyncio.timeout(self.settings.timeout if isinstance(self.settings.target, Here) else None):
+                return await self._ask(call, None)
+        except TimeoutError:
+            raise ToolError(f"{self.alias} gave no list within {self.settings.timeout:g} s") from None
+
     async def _look_here(self) -> None:
         """What runs in this process is asked what it can do; others have said so when they were greeted."""
-        said = await self._ask_here(Call(method="server/discover", id=0, revision=MODERN))
-        with contextlib.suppress(msgspec.DecodeError):
+        # Not every Handler says so.
+        with contextlib.suppress(MethodNotFound, msgspec.DecodeError):
+            said = await self._ask_in_time(Call(method="server/discover", id=0, revision=MODERN))
             about = msgspec.json.decode(said.result, type=DiscoverResult)
             self._note(_traits(about.capabilities, MODERN, False))
 
-    async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
-        found: list[ListedEntry] = []
-        cursor: str | None = None
-        hints: ListHints | None = None
-        self._hints.pop(method, None)
-        for _ in range(MOST_PAGES):
-            params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
-            try:
-                call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
-                if by is not None and self.personal:
-                    call = replace(call, principal=by.principal, headers=by.headers)
-                answered = await self._ask(call, None)
-                page, cursor = read_page(method, answered.result, answered.revision)
-                said = read_hints(answered.result)
-                hints = said if hints is None else hints.with_page(said)
-            except MethodNotFound:
-                break
-            except (msgspec.DecodeError, RecursionError) as failure:
-                raise ToolError(f"{self.alias} gave no list: {failure}") from None
-            found += page
-            if cursor is None or len(found) >= MOST_ENTRIES:
-                break
-        if hints is not None:
-            self._hints[method] = (time.monotonic() + hints.seconds, hints.public)
-        return found[:MOST_ENTRIES]
-
-    def hints(self, method: str) -> tuple[float, bool] | None:
-        """For how many more seconds one of its lists is good, and whether it is the same for all users; None if it has
-        no such list."""
-        if method not in self._hints:
-            return (0.0, False) if self.entries.get(method) or not self.listed.is_set() else None
-        until, public = self._hints[method]
-        return max(0.0, until - time.monotonic()), public and not self.personal
-
     def _opened(self, lane: Lane) -> None:
-        if self.listed.is_set() and not self.changes.begun:
+        if self.lists.is_known and not self.changes.begun:
             # Its lists are those of long ago.
             self.changes.missed()
         self.changes.opened(lane)
@@ -491,7 +440,7 @@ class GatewayUpstream:
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
-        lanes = list(self.lanes)
+        lanes, known = list(self.lanes), self.lists.all
         last = self.breaker.failure.partition(SAID_LAST)[2]
         lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
@@ -505,9 +454,9 @@ class GatewayUpstream:
             "in_flight": sum(lane.in_flight for lane in lanes),
             "calls": self.tally.calls,
             "errors": self.tally.errors,
-            **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
-            "listed": self.listed.is_set(),
-            "lists_from": "store" if self._is_recalled else "upstream" if self.listed.is_set() else None,
+            **{kind: len(known.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
+            "listed": known.is_known,
+            "lists_from": "store" if known.is_recalled else "upstream" if known.is_known else None,
             "pins": self.settings.pins,
             "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
         }
@@ -521,10 +470,6 @@ def _traits(able: ServerCapabilities, revision: Revision, asks: bool) -> Traits:
         tasks=declares(able, ("extensions", EXTENSION) if modern else TASK_CALLS),
         skills=modern and declares(able, ("extensions", SKILLS)),
     )
-
-
-def _digests(entries: tuple[ListedEntry, ...]) -> list[bytes]:
-    return [entry.digest() for entry in entries]
 
 
 def _task(params: Any) -> str:

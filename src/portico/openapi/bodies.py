@@ -77,9 +77,15 @@ def _rank(media: str) -> int:
 
 
 def _is_file(document: ApiDocument, schema: Any) -> bool:
-    schema = document.resolved(schema)
     if not isinstance(schema, dict):
         return False
+    ref = schema.get("$ref")
+    if isinstance(ref, str):
+        if ("file", ref) not in document.known:
+            # While it is looked at, it is none: it may be part of itself.
+            document.known["file", ref] = False
+            document.known["file", ref] = _is_file(document, document.find(ref))
+        return document.known["file", ref]
     if schema.get("type") == "array":
         return _is_file(document, schema.get("items"))
     if schema.get("type") not in ("string", None):

@@ -13,7 +13,7 @@ import msgspec
 
 from portico.openapi.document import ApiDocument
 from portico.openapi.operations import Operation
-from portico.openapi.shape import ApiRequest
+from portico.openapi.shape import OUR_HEADERS, TOKEN, ApiRequest
 from portico.openapi.styles import escape_name, escaped
 from portico.transport.http_client.once import http_exchange
 from portico.wire.errors import Error, ToolError, UsageError
@@ -35,7 +35,8 @@ class SecuritySchemes:
     def __init__(self, document: ApiDocument, auth: Any) -> None:
         self._document = document
         self._auth = auth
-        self._tokens: dict[str, ClientToken] = {}
+        # By scheme, and what an operation needs of it.
+        self._tokens: dict[tuple[str, ...], ClientToken] = {}
         if isinstance(auth, Mapping) and "client_id" not in auth:
             for name, credential in auth.items():
                 self._check(name, credential)
@@ -71,7 +72,8 @@ class SecuritySchemes:
         return self._auth
 
     async def _put(self, request: ApiRequest, name: str, credential: Credential, scopes: list[str]) -> None:
-        scheme = self._document.resolved(self._document.component("securitySchemes", name)) or {}
+        found = self._document.resolved(self._document.component("securitySchemes", name))
+        scheme = found if isinstance(found, dict) else {}
         kind = scheme.get("type")
         if isinstance(credential, Mapping):
             token = await self._token(name, scheme, credential, scopes)
@@ -85,18 +87,21 @@ class SecuritySchemes:
             request.headers.append(("Authorization", f"Bearer {credential}"))
 
     async def _token(self, name: str, scheme: Any, client: Mapping[str, Any], scopes: list[str]) -> str:
-        if name not in self._tokens:
+        key = (name, *scopes)
+        if key not in self._tokens:
             flows = scheme.get("flows") if isinstance(scheme, dict) else None
             flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
             url = client.get("token_url") or (flow.get("tokenUrl") if isinstance(flow, dict) else None)
             if not isinstance(url, str):
                 raise ToolError(f"The API has no place for tokens ({name}): give token_url.", kind="PermissionError")
-            self._tokens[name] = ClientToken(url, client, tuple(scopes), configured="token_url" in client)
-        return await self._tokens[name].get()
+            self._tokens[key] = ClientToken(url, client, tuple(scopes), configured="token_url" in client)
+        return await self._tokens[key].get()
 
 
 def _put_key(request: ApiRequest, scheme: dict[str, Any], key: str) -> None:
     place, name = scheme.get("in"), str(scheme.get("name", ""))
+    if place != "query" and (not TOKEN.fullmatch(name) or name.lower() in OUR_HEADERS):
+        raise ToolError("The API has a security scheme that no request can have.", kind="UpstreamError")
     if place == "query":
         request.query = [(known, value) for known, value in request.query if known != escape_name(name)]
         request.query.append((escape_name(name), escaped(key)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from portico.wire.errors import UsageError
 LONGEST_DOCUMENT = 64 * 1024 * 1024
 # Aliases in YAML can say much with few bytes.
 MOST_NODES = 5_000_000
+MOST_LEVELS = 300
 # References to references.
 MOST_HOPS = 20
 
@@ -44,6 +45,8 @@ class ApiDocument(Struct):
     security: list[dict[str, list[str]]] = field(default_factory=list)
     # The components that were looked at, by kind: still undecoded, by name.
     sections: dict[str, dict[str, Raw]] = field(default_factory=dict)
+    # What was found out about a reference that many may have, by the question and the reference.
+    known: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @property
     def is_3_0(self) -> bool:
@@ -70,7 +73,7 @@ class ApiDocument(Struct):
             raw = self.paths.get(steps[1], {}).get(steps[2])
             found, steps = None if raw is None else _decoded(raw), steps[3:]
         for step in steps:
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            if isinstance(found, list) and step.isdecimal() and len(step) < 10 and int(step) < len(found):
                 found = found[int(step)]
             else:
                 found = found.get(step) if isinstance(found, dict) else None
@@ -142,13 +145,30 @@ def _from_yaml(data: bytes) -> Any:
         yaml = load_module("yaml")
     except ImportError:
         raise UsageError("a document in YAML needs the package pyyaml: install portico[openapi]") from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        found = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        # The loader calls itself for each level, in C, until there is no stack left.
+        if _levels(yaml.parse(data, Loader=loader)) > MOST_LEVELS:
+            raise UsageError("the OpenAPI document has too many levels")
+        found = yaml.load(data, Loader=loader)
+        nodes = _nodes(found, {})
     except (yaml.YAMLError, ValueError, RecursionError) as failure:
         raise UsageError(f"the OpenAPI document cannot be read: {' '.join(str(failure).split())[:300]}") from None
-    if _nodes(found, {}) > MOST_NODES:
+    if nodes > MOST_NODES:
         raise UsageError("the OpenAPI document says too much with its aliases")
     return found
+
+
+def _levels(events: Iterable[Any]) -> int:
+    """How deep a text in YAML goes, as far as that is allowed."""
+    level = deepest = 0
+    for event in events:
+        kind = type(event).__name__
+        level += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        deepest = max(deepest, level)
+        if deepest > MOST_LEVELS:
+            break
+    return deepest
 
 
 def _nodes(value: Any, known: dict[int, int]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -14,6 +16,8 @@ from msgspec import Raw, Struct, field
 from portico._options import check_options
 from portico.openapi.document import ApiDocument, ApiServer
 from portico.wire.errors import UsageError
+
+log = logging.getLogger("portico.openapi")
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 LONGEST_NAME = 64
@@ -92,6 +96,9 @@ def operations(document: ApiDocument, wanted: OperationFilter) -> Iterator[Opera
     _check_methods(wanted)
     count = 0
     for path, item in document.paths.items():
+        if not _stays_below(path):
+            log.warning("%r is left out: no request below the place of the API can have this path", path[:200])
+            continue
         for method, raw in _methods(document, item).items():
             count += 1
             if count > MOST_OPERATIONS:
@@ -102,10 +109,17 @@ def operations(document: ApiDocument, wanted: OperationFilter) -> Iterator[Opera
                 yield Operation(method, path, raw, shared, about.operation_id, tuple(about.tags))
 
 
+def _stays_below(path: str) -> bool:
+    """Whether a path, put behind the URL of an API, leads to something below it: a document may be a stranger's."""
+    steps = unquote(path).replace("\\", "/").split("/")
+    seen = path.isprintable() and " " not in path
+    return seen and path.startswith("/") and not path.startswith("//") and not {".", ".."} & set(steps)
+
+
 def _methods(document: ApiDocument, item: dict[str, Raw]) -> dict[str, Raw]:
     if "$ref" in item:
-        ref = _read(item["$ref"], str, "a path")
-        item = {name: Raw(msgspec.json.encode(one)) for name, one in document.resolved({"$ref": ref}).items()}
+        found = document.resolved({"$ref": _read(item["$ref"], str, "a path")})
+        item = {name: Raw(msgspec.json.encode(one)) for name, one in found.items()} if isinstance(found, dict) else {}
     return {method: item[method] for method in METHODS if method in item}
 
 
@@ -139,20 +153,29 @@ def named(found: Sequence[Operation], rename: Mapping[str, str]) -> dict[str, Op
     counts = Counter(short)
     names: dict[str, Operation] = {}
     # Those that are alone with their names have them, wherever they stand.
-    taken = {name for name, count in counts.items() if count == 1}
+    free = FreeNames(name for name, count in counts.items() if count == 1)
     for one, name in zip(found, short, strict=True):
         if counts[name] > 1:
-            name = _free(folded(one.key) if one.key else name, taken | names.keys())
+            name = free.take(folded(one.key) if one.key else name)
         names[name] = one
     return names
 
 
-def _free(name: str, taken: set[str]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name[: LONGEST_NAME - 1 - len(str(number))]}_{number}"
-    return free
+class FreeNames:
+    """Gives each a name that no other has. How many there are of a name is remembered, so that many cost no more."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+
+    def take(self, name: str) -> str:
+        free, number = name, self._numbers.get(name, 1)
+        while free in self._taken:
+            number += 1
+            free = f"{name[: LONGEST_NAME - 1 - len(str(number))]}_{number}"
+        self._numbers[name] = number
+        self._taken.add(free)
+        return free
 
 
 def _short(operation: Operation) -> str:

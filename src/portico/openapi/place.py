@@ -38,3 +38,9 @@ def is_absolute(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def origin_of(url: str) -> tuple[str, str]:
+    """What stands before the path of a URL."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()

@@ -7,6 +7,7 @@ stands for anything of its type. So a document whose schemas all reach each othe
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -14,11 +15,14 @@ import msgspec
 from msgspec import Struct
 
 from portico.openapi.document import ApiDocument
+from portico.openapi.operations import FreeNames
 from portico.wire.errors import UsageError
 
 Direction = Literal["in", "out"]
 
 MOST_LEVELS = 100
+# With all that it refers to, which is the more the more it refers to.
+LONGEST_SCHEMA = 1024 * 1024
 LONGEST_EXAMPLE = 200
 _SCHEMAS, _DEFS = "#/components/schemas/", "#/$defs/"
 
@@ -51,6 +55,7 @@ class Schemas:
         self._definitions: dict[tuple[str, Direction], SharedSchema] = {}
         # Which reference has which name in `$defs`, and the other way round.
         self._names: dict[str, str] = {}
+        self._free = FreeNames()
         self._places: dict[str, str] = {}
 
     def convert(self, schema: Any, direction: Direction) -> dict[str, Any]:
@@ -60,9 +65,9 @@ class Schemas:
     def gather(self, root: dict[str, Any], direction: Direction, most: int) -> dict[str, Any]:
         """The root with the `$defs` that it reaches."""
         defs: dict[str, Any] = {}
-        wanted, left = list(_refs(root)), most
+        wanted, left = deque(_refs(root)), most
         while wanted:
-            name = wanted.pop(0)
+            name = wanted.popleft()
             if name in defs:
                 continue
             one = self.definition(name, direction)
@@ -73,7 +78,10 @@ class Schemas:
             else:
                 kind = one.schema.get("type")
                 defs[name] = {} if kind is None else {"type": kind}
-        return {**root, "$defs": defs} if defs else root
+        found = {**root, "$defs": defs} if defs else root
+        if len(msgspec.json.encode(found)) > LONGEST_SCHEMA:
+            raise UsageError(f"its schema takes more than {LONGEST_SCHEMA} bytes")
+        return found
 
     def definition(self, name: str, direction: Direction) -> SharedSchema:
         """What stands under a name in `$defs`."""
@@ -89,10 +97,7 @@ class Schemas:
             name = (
                 re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.removeprefix(_SCHEMAS).removeprefix("#/")).strip("_") or "schema"
             )
-            number, free = 1, name
-            while free in self._places:
-                number += 1
-                free = f"{name}_{number}"
+            free = self._free.take(name)
             self._names[ref], self._places[free] = free, ref
         return self._names[ref]
 
@@ -142,9 +147,14 @@ class Schemas:
         word = _HIDDEN[direction]
         if not isinstance(schema, dict):
             return False
-        if "$ref" in schema and word not in schema:
-            schema = self._document.resolved(schema)
-        return isinstance(schema, dict) and schema.get(word) is True
+        ref = schema.get("$ref")
+        if not isinstance(ref, str) or word in schema:
+            return schema.get(word) is True
+        known = self._document.known
+        if (word, ref) not in known:
+            found = self._document.resolved(schema)
+            known[word, ref] = isinstance(found, dict) and found.get(word) is True
+        return known[word, ref]
 
 
 def _examples(schema: dict[str, Any], found: dict[str, Any], direction: Direction) -> None:

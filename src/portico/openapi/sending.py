@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,8 @@ from portico.openapi.shape import ApiRequest
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Headers, Location, Pool
 from portico.wire.errors import ConnectFailed, ProtocolError, ToolError, TransportError, UsageError
+
+log = logging.getLogger("portico.openapi")
 
 MOST_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -204,7 +207,7 @@ class _AsgiExchange:
         elif message["type"] == "http.response.body":
             self._body += message.get("body", b"")
             if len(self._body) > self._longest:
-                raise ProtocolError(f"the answer is longer than {self._longest} bytes")
+                raise _too_long(self._longest)
             if not message.get("more_body", False):
                 self._ended.set()
 
@@ -239,6 +242,27 @@ async def _asgi_lifespan(app: Any) -> AsyncIterator[None]:
         await task
 
 
+async def _read_up_to(chunks: AsyncIterator[bytes], longest: int) -> bytes:
+    """A body that is unpacked while it is read: few bytes may come to many."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > longest:
+            raise _too_long(longest)
+    return bytes(body)
+
+
+def _answered(answer: Any, body: bytes) -> ApiAnswer:
+    """What a client of another library gives: its body is unpacked already."""
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    headers.pop("content-encoding", None)
+    return ApiAnswer(answer.status_code, headers, body)
+
+
+def _too_long(longest: int) -> ProtocolError:
+    return ProtocolError(f"the answer is longer than {longest} bytes")
+
+
 class ClientApiSender:
     """By a client of another library, such as an `httpx.AsyncClient`: it knows where the API is, and what it wants."""
 
@@ -249,14 +273,20 @@ class ClientApiSender:
     async def send(self, request: ApiRequest, base: str, longest: int, call: Any) -> ApiAnswer:
         url = request.target if str(getattr(self._client, "base_url", "")) else base + request.target
         headers = dict((*request.all_headers, *self._headers))
+        how: dict[str, Any] = {"headers": headers, "content": request.body or None}
         try:
-            answer = await self._client.request(request.method, url, headers=headers, content=request.body or None)
+            if hasattr(self._client, "stream"):
+                async with self._client.stream(request.method, url, **how) as answer:
+                    return _answered(answer, await _read_up_to(answer.aiter_bytes(), longest))
+            answer = await self._client.request(request.method, url, **how)
+        except ProtocolError:
+            raise
         except Exception as failure:
-            raise TransportError(f"{type(failure).__name__}: {str(failure)[:200]}") from None
+            log.warning("the client of an API failed", exc_info=failure)
+            raise TransportError(f"its client failed ({type(failure).__name__})") from None
         if len(answer.content) > longest:
-            raise ProtocolError(f"the answer is longer than {longest} bytes")
-        pairs: Sequence[tuple[str, str]] = list(answer.headers.items())
-        return ApiAnswer(answer.status_code, {name.lower(): value for name, value in pairs}, answer.content)
+            raise _too_long(longest)
+        return _answered(answer, answer.content)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

@@ -17,6 +17,9 @@ from portico.wire.errors import ToolError, UsageError
 
 # How many bytes of `$defs` the arguments and the results of a tool may have; what is beyond is left open.
 MOST_INPUT, MOST_OUTPUT = 32 * 1024, 8 * 1024
+MOST_PARAMETERS = 1000
+# What is raised where a list stands for an object, and the like: a document may say anything anywhere.
+_MALFORMED = (TypeError, AttributeError, LookupError, ValueError, RecursionError)
 
 _STYLES = {
     "path": ("simple", "label", "matrix"),
@@ -27,8 +30,8 @@ _STYLES = {
 # OpenAPI, Parameter Object: these are described elsewhere, and parameters of these names are ignored.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 # What a call may not say: they are about the connection, not about the request.
-_OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer"})
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer"})
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
@@ -94,6 +97,9 @@ class OperationShape(Struct, frozen=True):
 
         def value(found: re.Match[str]) -> str:
             one = by_wire[found[1]]
+            if one.name not in given:
+                # Arguments that could not be checked come here too.
+                raise ToolError(f"{one.name} is missing.", kind="ValidationError")
             if one.json:
                 return in_path(one.wire, written_json(given[one.name]))
             return in_path(one.wire, given[one.name], one.style, one.explode)
@@ -151,10 +157,20 @@ class ShapeMaker:
         self._outputs = outputs
 
     def make(self, operation: Operation) -> OperationShape:
+        """What an operation comes to. Raises UsageError for one that cannot be read."""
+        try:
+            return self._made(operation)
+        except _MALFORMED as failure:
+            raise UsageError(f"it is not described as OpenAPI has it ({type(failure).__name__})") from failure
+
+    def _made(self, operation: Operation) -> OperationShape:
         properties: dict[str, Any] = {}
         required: list[str] = []
         arguments: list[ApiArgument] = []
-        for parameter in operation.parameters(self._document):
+        parameters = operation.parameters(self._document)
+        if len(parameters) > MOST_PARAMETERS:
+            raise UsageError(f"it has more than {MOST_PARAMETERS} parameters")
+        for parameter in parameters:
             made = self._argument(parameter, properties)
             if made is not None:
                 one, schema = made
@@ -189,9 +205,9 @@ class ShapeMaker:
         place, wire = parameter.get("in"), parameter.get("name")
         if not isinstance(place, str) or place not in _STYLES or not isinstance(wire, str) or not wire:
             return None
-        if place == "header" and (wire.lower() in _IGNORED_HEADERS | _OUR_HEADERS or not _TOKEN.fullmatch(wire)):
+        if place == "header" and (wire.lower() in _IGNORED_HEADERS | OUR_HEADERS or not TOKEN.fullmatch(wire)):
             return None
-        if place == "cookie" and not _TOKEN.fullmatch(wire):
+        if place == "cookie" and not TOKEN.fullmatch(wire):
             return None
         content = parameter.get("content")
         is_json = isinstance(content, dict) and bool(content)

@@ -50,6 +50,8 @@ class Reply:
     running = False
     # Whether the revision and the transport have questions from server to client.
     asks = False
+    # Whether it is a body of ours that asks, and looks after the tasks it begins: also those of a mounted handler.
+    follows = False
     # The code of the error that was the answer, for transports that have a status of their own.
     error = 0
     # The scopes without which the handler would not answer.
@@ -242,6 +244,8 @@ class Members(Struct, frozen=True):
     canonical: Callable[[str, str], str | None]
     # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
     hides: Callable[[Call, str, str], bool]
+    # Whether a tool is known to run only as a task.
+    needs_task: Callable[[str], bool]
     # Is told of a request that was not let in: the status, why, and from where it came.
     refused: Callable[[int, str, str | None], None]
     # The handlers of other paths, where a transport has paths; as they change.
@@ -265,6 +269,7 @@ def members(handler: Handler) -> Members:
         needs=getattr(handler, "needs", _nothing_needed),
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
+        needs_task=getattr(handler, "needs_task", _needs_none),
         refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
         readiness=getattr(handler, "readiness", _depends_on_nothing),
@@ -301,4 +306,8 @@ def _same_name(kind: str, name: str) -> str:
 
 
 def _hides_nothing(call: Call, kind: str, name: str) -> bool:
+    return False
+
+
+def _needs_none(tool: str) -> bool:
     return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from asyncio import get_running_loop
+from asyncio import Task, get_running_loop
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from functools import partial
@@ -23,12 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import load_module, loaded_module
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.observers import OBSERVERS, Observed
-from portico.rpc.trace import Trace
-from portico.rpc.trace import log as trace_log
-from portico.rpc.tracebacks import from_their_frame
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
@@ -42,7 +38,7 @@ from portico.wire.errors import (
     UnsupportedVersion,
 )
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.jsonrpc import Frame
+from portico.wire.jsonrpc import Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
@@ -50,8 +46,11 @@ from portico.wire.tools import ERROR, CallToolResult
 
 if TYPE_CHECKING:
     from portico.rpc.metrics import Metrics
+    from portico.rpc.observers import Observed
+    from portico.rpc.trace import Trace
 
 log = logging.getLogger("portico")
+trace_log = logging.getLogger("portico.trace")
 
 Gate = Callable[[Call], None]
 """Looks at a Call before it is served, and raises the ProtocolError that refuses it."""
@@ -90,11 +89,15 @@ class Door:
         about = members(handler)
         self.handler = handler
         self.session = session
-        self.trace = Trace(metrics) if trace_log.isEnabledFor(logging.DEBUG) else None
-        self.observed = Observed(self.trace or metrics, OBSERVERS) if OBSERVERS else None
+        self.trace: Trace | None = None
+        if trace_log.isEnabledFor(logging.DEBUG):
+            self.trace = load_module("portico.rpc.trace").Trace(metrics)
+        self.observed = _observed(self.trace or metrics)
         self.metrics = self.observed or self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
+        # The one that it is always on, where that is known: to ask which one is running takes a system call.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._start = about.start
         self._logs = about.logs
         # 2026-07-28, basic: every result should say whose it is.
@@ -168,17 +171,17 @@ class Door:
             id=frame.id,  # type: ignore[arg-type]
             revision=version,
             capabilities=capabilities,
-            client=None if meta.client is UNSET else meta.client,
+            client=meta.client,
             principal=sender.principal,
-            progress_token=None if meta.progress_token is UNSET else meta.progress_token,
-            log_level=None if meta.log_level is UNSET else meta.log_level,
+            progress_token=meta.progress_token,
+            log_level=meta.log_level,
             headers=sender.headers,
             address=sender.address,
             reply=reply,
             read=None if typed is None else (frame.params, typed),
         )
         # server/utilities/logging: only where the server has declared it, and only if this request asks for it.
-        reply.logs = self._logs and call.log_level is not None
+        reply.logs = self._logs and meta.log_level is not None
         if gate is not None:
             gate(call)
         if version not in MODERN_REVISIONS:
@@ -210,7 +213,9 @@ class Door:
                 start = partial(self.observed.run, start)
             result = context.run(start, call)
             if type(result) is CoroutineType:
-                task = get_running_loop().create_task(self._finish(call, result, began), context=context)
+                # Not by the loop: a factory of tasks is for those of the author, and might begin with it at once.
+                loop = self.loop or get_running_loop()
+                task = Task(self._finish(call, result, began), loop=loop, name=call.method, context=context)
                 call.reply.begin(call, task)
                 return None
             message = self._encode(call, result)
@@ -268,17 +273,18 @@ class Door:
 
     def _encode(self, call: Call, result: Any) -> bytes:
         """A result as this Call's revision says it, in its envelope."""
-        assert call.id is not None
-        if type(result) is Raw:
+        id, kind = call.id, type(result)
+        assert id is not None
+        if kind is Raw:
             asked = asked_by(call.method, result)
             if asked is not None:
                 _require_all(call, asked)
-            return jsonrpc.result(call.id, bytes(result))
-        if type(result) is InputRequiredResult:
+            return jsonrpc.encode(ResultFrame(id, result))
+        if kind is InputRequiredResult:
             _require_all(call, result)
         if call.revision is None or call.revision < MODERN:
-            return jsonrpc.result(call.id, strip_result_type(jsonrpc.encode(result)))
-        if type(result) is CallToolResult and result.meta is UNSET:
+            return jsonrpc.encode(ResultFrame(id, Raw(strip_result_type(jsonrpc.encode(result)))))
+        if kind is CallToolResult and result.meta is UNSET:
             result.meta = self._stamp
         elif self._server is not None and isinstance(result, Struct):
             meta = getattr(result, "meta", None)
@@ -286,7 +292,7 @@ class Door:
                 result.meta = self._stamp  # type: ignore[attr-defined]
             elif isinstance(meta, dict):
                 result.meta = {**self._server, **meta}  # type: ignore[attr-defined]
-        return jsonrpc.result(call.id, jsonrpc.encode(result))
+        return jsonrpc.encode(ResultFrame(id, result))
 
     def _failed(self, call: Call, failure: BaseException) -> bytes:
         """The response to a request that failed: all of what was meant for the client, and nothing of the rest."""
@@ -367,7 +373,7 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
         params=frame.params,
         id=None if frame.id is UNSET else frame.id,
         principal=sender.principal,
-        progress_token=None if meta.progress_token is UNSET else meta.progress_token,
+        progress_token=meta.progress_token,
         headers=sender.headers,
         address=sender.address,
         reply=reply,
@@ -380,16 +386,29 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
 _TELLING = (FileNotFoundError, PermissionError, TimeoutError)
 
 
+def _observed(metrics: Metrics | Trace | None) -> Observed | None:
+    # What observes has loaded this; mostly there is none.
+    observers = loaded_module("portico.rpc.observers")
+    if observers is None or not observers.OBSERVERS:
+        return None
+    observed: Observed = observers.Observed(metrics, observers.OBSERVERS)
+    return observed
+
+
 def _require_all(call: Call, asked: InputRequiredResult) -> None:
     # Most servers never ask, and start without what checks it.
     load_module("portico.rpc.questions").require_all(call, asked)
+
+
+def _their_frames(failure: BaseException) -> Any:
+    return load_module("portico.rpc.tracebacks").from_their_frame(failure)
 
 
 def _log(call: Call, failure: Exception) -> None:
     if isinstance(failure, ProtocolError):
         log.debug("%s: %s", call.method, failure.message)
     else:
-        log.error("error in %s", call.method, exc_info=from_their_frame(failure))
+        log.error("error in %s", call.method, exc_info=_their_frames(failure))
 
 
 def _is_cancelled(call: Call, failure: BaseException) -> bool:
@@ -428,5 +447,5 @@ def unexpected(failure: BaseException, where: str, reply: Reply | None = None) -
     error_id = os.urandom(4).hex()
     if reply is not None:
         reply.error_id = error_id
-    log.error("error %s in %s", error_id, where, exc_info=from_their_frame(failure))
+    log.error("error %s in %s", error_id, where, exc_info=_their_frames(failure))
     return InternalError(f"Internal error (error id {error_id})", {"errorId": error_id})

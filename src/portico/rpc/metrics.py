@@ -30,12 +30,12 @@ _DURATION = "mcp_server_operation_duration_seconds"
 _TOOL = r'gen_ai_tool_name="((?:[^"\\]|\\.)*)"'
 
 
-class _Series(Struct):
+class _Series:
     """One line of a histogram: a method, a tool, an outcome."""
 
-    counts: list[int]
-    total: float = 0.0
-    number: int = 0
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
 
 
 class Metrics:
@@ -61,24 +61,23 @@ class Metrics:
         if method in LASTING:
             return seconds
         self.in_flight -= 1
+        outcome = tool = ""
         if failure is not None:
             outcome = _outcome(failure, call.revision)
-        else:
-            outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
-        # Names that clients make up must not become series without end.
-        method = method if method in METHODS else "other"
-        tool = ""
-        if method == "tools/call" and outcome != "-32602" and call.read is not None:
+        elif type(result) is CallToolResult and result.is_error:
+            outcome = "tool_error"
+        if method == "tools/call" and call.read is not None and outcome != "-32602":
             tool = call.read[1].name
-        series = self._series.get((method, tool, outcome))
-        if series is None:
-            if len(self._series) >= MOST_SERIES:
-                method, tool = "other", ""
-            series = self._series.setdefault((method, tool, outcome), _Series([0] * (len(BUCKETS) + 1)))
+        series = self._series.get((method, tool, outcome)) or self._new_series(method, tool, outcome)
         series.counts[bisect_left(BUCKETS, seconds)] += 1
         series.total += seconds
-        series.number += 1
         return seconds
+
+    def _new_series(self, method: str, tool: str, outcome: str) -> _Series:
+        """Names that clients make up do not become series without end."""
+        if method not in METHODS or len(self._series) >= MOST_SERIES:
+            method, tool = "other", ""
+        return self._series.setdefault((method, tool, outcome), _Series())
 
     def counts(self) -> dict[tuple[str, str, str], list[int]]:
         """By method, tool and outcome: how many took how long, by BUCKETS."""

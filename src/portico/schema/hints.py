@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, NewType, NotRequired, Protocol, Required, TypeVar
 
 import msgspec
@@ -201,6 +202,11 @@ def identity(tp: Any) -> Any:
 
 def shape_of(tp: Any, *, output: bool = False) -> Shape | None:
     """The fields of a class that is made of fields; None for any other type."""
+    # A server that is built asks for each class dozens of times. What is no class may have no hash.
+    return _kept_shape(tp, output) if isinstance(tp, type) else _shape(tp, output)
+
+
+def _shape(tp: Any, output: bool) -> Shape | None:
     cls: Any = typing.get_origin(tp) or tp
     if not isinstance(cls, type) or is_pydantic(cls):
         return None
@@ -220,6 +226,9 @@ def shape_of(tp: Any, *, output: bool = False) -> Shape | None:
     doc = doc_of(cls)
     described = [msgspec.structs.replace(one, description=doc.params.get(one.attribute, "")) for one in fields]
     return Shape(cls, described, doc, array, tag)
+
+
+_kept_shape = lru_cache(maxsize=1024)(_shape)
 
 
 def doc_of(cls: type) -> Docstring:

@@ -16,7 +16,7 @@ from portico._options import check_options
 from portico.openapi.credentials import SecuritySchemes
 from portico.openapi.document import ApiDocument, read_document
 from portico.openapi.operations import Operation, OperationFilter, described, hints, named, operations
-from portico.openapi.place import base_of, is_absolute
+from portico.openapi.place import base_of, is_absolute, origin_of
 from portico.openapi.route_maps import is_tool
 from portico.openapi.sending import ApiAnswer, ApiSender, AsgiApiSender, ClientApiSender, HttpApiSender
 from portico.openapi.shape import OperationShape, ShapeMaker
@@ -113,6 +113,11 @@ class OperationTool(Tool):
 
     def structure_text(self) -> None:
         """The document has said what its results are."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """No service asks for more; and a body is made when it is first called."""
+        return self.scopes
 
     @cached_property
     def shape(self) -> OperationShape:
@@ -234,6 +239,15 @@ def _refused(answer: ApiAnswer) -> ToolError:
     )
 
 
+def split_options(document: ApiDocument, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the server, with what the document says of it, and those that are about the API."""
+    wanted = {name: value for name, value in options.items() if name in ApiOptions.__annotations__}
+    rest = {name: value for name, value in options.items() if name not in wanted}
+    info = document.info
+    about = {"name": info.title or "api", "version": info.version, "description": info.description}
+    return {**about, **rest}, wanted
+
+
 def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
     """Add a tool for each operation of a document that is wanted."""
     check_options("from_openapi", options, ApiOptions)
@@ -247,9 +261,23 @@ def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
         raise UsageError("none of the operations of the document is wanted, or it has none")
     tools = [OperationTool(api, operation, name) for name, operation in found.items()]
     _check_place(api, tools)
+    if api.needs_place and (options.get("auth") is not None or options.get("headers")):
+        tools = _at_one_origin(api, tools)
     server.add_components(list(_sound(tools)))
     server.hold(api.sender.lifespan)
     return api
+
+
+def _at_one_origin(api: Api, tools: Sequence[OperationTool]) -> list[OperationTool]:
+    """Those whose credentials go where those of the document do: a single operation may name another server."""
+    home = origin_of(base_of(api.document.servers or tools[0].operation.servers(api.document), api.variables))
+    found = []
+    for tool in tools:
+        if origin_of(base_of(tool.operation.servers(api.document), api.variables)) == home:
+            found.append(tool)
+        else:
+            log.warning("%s is left out: it would send credentials to another server; give the url", tool.name)
+    return found
 
 
 def _sound(tools: Sequence[OperationTool]) -> Sequence[OperationTool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -27,15 +26,16 @@ MOST_COMMAS = 500_000
 _NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
-_LARGEST_ID = 2**63
+_LARGEST_ID = 2**63 - 1
+_SMALLEST_ID = -(2**63)
 
 # The members that decide what a message does, and those that decide what a request does.
-_STEERING = re.compile(rb'"(?:method|id|params)"').findall
-_STEERING_PARAMS = re.compile(rb'"(?:name|arguments|_meta|uri|taskId)"').findall
+_STEERING = rb'"(?:method|id|params)"'
+_STEERING_PARAMS = rb'"(?:name|arguments|_meta|uri|taskId)"'
 
 # What stands before the value of a member. Objects with more members are read again sooner than walked through.
 _SPACE = b" \t\r\n"
-_GAP = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL).match
+_GAP = rb'(?s)[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*'
 _MOST_WALKED = 1000
 
 # A request without spaces is as long as this and its values.
@@ -61,6 +61,13 @@ class Frame(Struct, gc=False):
     error: ErrorBody | UnsetType = UNSET
 
 
+class ResultFrame(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+    """A result on its way; Raw, if it is encoded already."""
+
+    id: RequestId
+    result: Any
+
+
 class _Glance(Struct):
     """What a complaint needs of a message that is no Frame. The rest is skipped over, and costs no memory."""
 
@@ -80,7 +87,6 @@ class Malformed(Struct):
 
 
 _frame = msgspec.json.Decoder(Frame)
-_glance = msgspec.json.Decoder(_Glance)
 _raws = msgspec.json.Decoder(dict[str, Raw])
 _anything = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -124,7 +130,7 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
         # The length of a request that has its members once, and no space.
         least = _LEAST + len(frame.method)
         if type(id) is int:
-            if not -_LARGEST_ID <= id < _LARGEST_ID:
+            if not _SMALLEST_ID <= id <= _LARGEST_ID:
                 return Malformed(InvalidRequest("Invalid request: id is outside the 64-bit range"))
             least += _LEAST_ID + len(str(id))
         elif type(id) is str:
@@ -147,7 +153,7 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
     return frame
 
 
-def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]] = _STEERING_PARAMS) -> bool:
+def repeats(text: bytes, *values: bytes, steering: bytes = _STEERING_PARAMS) -> bool:
     """Whether one of the members that steer the object `text` stands in it twice; `values` are known members' values.
 
     Parsers disagree about which of the two counts, and what an auditor reads must be what runs. The names are searched
@@ -159,13 +165,19 @@ def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]
         # An object cannot begin where a name does, so cutting one out cannot hide a name.
         if value.startswith(b"{"):
             outside = outside.replace(value, b"", 1)
-    names = steering(outside)
+    names = _pattern(steering).findall(outside)
     if len(names) == len(set(names)) and b"\\u" not in outside:
         return False
     try:
         return not _stand_alone(text, _raws.decode(text)) and _read_again(text)
     except msgspec.DecodeError:
         return _read_again(text)
+
+
+@cache
+def _pattern(text: bytes) -> re.Pattern[bytes]:
+    """Compiled when it is first needed: few messages need them all, and a start that needs none is quicker."""
+    return re.compile(text)
 
 
 def doubled(arguments: Raw) -> bool:
@@ -192,9 +204,10 @@ def _stand_alone(text: bytes, members: dict[str, Raw]) -> bool:
     name again keeps one value of the two, and the other would be left over here."""
     if len(members) > _MOST_WALKED:
         return False
+    match = _pattern(_GAP).match
     place = 0
     for value in members.values():
-        gap = _GAP(text, place)
+        gap = match(text, place)
         if gap is None or not text.startswith(bytes(value), gap.end()):
             return False
         place = gap.end() + len(value)
@@ -215,7 +228,7 @@ def _has_one_twice(pairs: list[tuple[str, Any]]) -> bool:
 
 def _readable(id: object) -> RequestId | None:
     if type(id) is int:
-        return id if -_LARGEST_ID <= id < _LARGEST_ID else None
+        return id if _SMALLEST_ID <= id <= _LARGEST_ID else None
     return id if type(id) is str else None
 
 
@@ -228,7 +241,7 @@ def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Mal
         if first == b"[":
             return _batch(data)
         if first == b"{":
-            return _no_frame(_glance.decode(data), failure)
+            return _no_frame(msgspec.json.decode(data, type=_Glance), failure)
         _anything.decode(data)
     except RecursionError:
         return Malformed(ParseError("Parse error: nested too deeply"))
@@ -290,13 +303,6 @@ def notification(method: str, params: Any) -> bytes:
     if params is not None:
         message["params"] = params
     return _encoder.encode(message)
-
-
-def result(id: RequestId, body: bytes) -> bytes:
-    """A response around a result that is already encoded."""
-    if type(id) is int:
-        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, body)
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encoder.encode(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, revision: Revision | None = None) -> bytes:

@@ -85,14 +85,18 @@ class Params(Struct, omit_defaults=True, kw_only=True, gc=False):
     meta: Raw = field(default=NOTHING, name="_meta")
 
 
+# A member that was not sent. Defaults are not validated, so a null that was sent is refused all the same.
+_ABSENT: Any = None
+
+
 class Meta(Struct, frozen=True, gc=False):
     """The members of a request's `_meta` that mean something to us. Others are left where they are."""
 
     protocol_version: str | UnsetType = field(default=UNSET, name=PROTOCOL_VERSION)
     capabilities: ClientCapabilities | UnsetType = field(default=UNSET, name=CLIENT_CAPABILITIES)
-    client: Implementation | UnsetType = field(default=UNSET, name=CLIENT_INFO)
-    log_level: LogLevel | UnsetType = field(default=UNSET, name=LOG_LEVEL)
-    progress_token: int | str | UnsetType = field(default=UNSET, name="progressToken")
+    client: Implementation = field(default=_ABSENT, name=CLIENT_INFO)
+    log_level: LogLevel = field(default=_ABSENT, name=LOG_LEVEL)
+    progress_token: int | str = field(default=_ABSENT, name="progressToken")
 
 
 class _Open(Struct, gc=False):
@@ -126,7 +130,7 @@ def _read(raw: bytes) -> Meta:
     if not raw:
         return NO_META
     meta = _decoder().decode(raw)
-    if meta.progress_token is UNSET and len(raw) <= 1024:
+    if meta.progress_token is _ABSENT and len(raw) <= 1024:
         if len(known) >= 256:
             known.clear()
         known[raw] = meta

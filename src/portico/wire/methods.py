@@ -28,20 +28,31 @@ Direction = Literal["to server", "to client", "both"]
 _EMPTY = Raw(b"{}")
 
 
-class Method(Struct, dict=True):
+class Method:
     """One row: who says it, in which revisions it stands as a message of its own, and what it carries.
 
     On 2026-07-28 the three questions to the client stand inside a result instead, so their rows end before it.
     """
 
-    name: str
-    direction: Direction
-    since: Revision
-    until: Revision
-    params: type
-    result: Any = None  # None for notifications
-    # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
-    named: str = ""
+    def __init__(
+        self,
+        name: str,
+        direction: Direction,
+        since: Revision,
+        until: Revision,
+        params: type,
+        result: Any = None,
+        named: str = "",
+    ) -> None:
+        self.name = name
+        self.direction = direction
+        self.since = since
+        self.until = until
+        self.params = params
+        # None for notifications.
+        self.result = result
+        # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
+        self.named = named
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any]:

@@ -15,6 +15,8 @@ from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import Name, Params
 
 EXTENSION = "io.modelcontextprotocol/tasks"
+# Its name where there are others beside it.
+TASKS_EXTENSION = EXTENSION
 RELATED = "io.modelcontextprotocol/related-task"
 # An extension of ours: a listener that declares it is told in `_meta` how far a task is, in numbers.
 PROGRESS = "portico/progress"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, TaskConfig
+from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
 from portico.access import settings
 from portico.extend import TransportError
 from portico.gateway import routes
@@ -217,3 +217,56 @@ async def test_a_killed_run_takes_up_the_same_task(tmp_path: Path) -> None:
     said = await once()
     assert (said.structured["value"], said.structured["resumed"]) == ("posted 7", True)
     assert file.read_text().split() == ["7"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS[1:])
+@pytest.mark.parametrize("prefix", ["b.c", None])
+async def test_of_a_mounted_server(bakery: Bakery, revision: str, prefix: str | None) -> None:
+    """Mounted twice over, and asked through a face: neither server has a task of its own."""
+    village, county = Server("village"), Server("county")
+    village.mount(bakery.server, prefix)
+    county.mount(village)
+    face = CodeFace(county)
+    names = "bake", "decorate", "watch", "until_begun"
+    listed = [one if prefix is None else f"{prefix}_{one}" for one in names]
+    get = "import tools\nbake, decorate, watch, until_begun = [getattr(tools, one.replace('.', '_')) for one in data]\n"
+    async with asyncio.timeout(PATIENCE), Client(face, revision=revision, elicitation_handler=bakery.answer) as client:
+        said = await run(client, f"{get}return [await bake('pie'), await decorate()]", data=listed)
+        assert said.structured["value"] == ["baked pie", "in red"]
+        await run(client, f"{get}asyncio.create_task(watch())\nawait until_begun()", data=listed)
+        await bakery.cancelled.get()
+    assert bakery.begun == ["pie", "decorate", "watch"]
+
+
+async def test_of_a_mounted_server_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:
+    host = Server("village")
+    host.mount(bakery.server)
+    host.add(Code())
+    code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"
+    code += "await asyncio.sleep(0.1)\nsold = await sell('pie')\nreturn [sold, await cake]"
+    async with asyncio.timeout(PATIENCE), Client(host, elicitation_handler=bakery.answer) as client:
+        assert (await run(client, code)).structured["value"] == ["sold pie", "in red"]
+    assert bakery.begun == ["decorate"]
+
+
+async def test_the_task_of_a_mounted_server_is_its_callers_alone(bakery: Bakery) -> None:
+    """Its id says whose it is, and is no way in: a client that asks for it itself is told of no such task."""
+    host = Server("village")
+    host.mount(bakery.server, "b")
+    host.add(Code(writes="allow"))
+    seen: list[str] = []
+    inner = bakery.server.tasks
+    assert inner is not None
+    created = inner._create
+
+    async def remember(*given: Any) -> Any:
+        task = await created(*given)
+        seen.append(task.task_id)
+        return task
+
+    inner._create = remember  # type: ignore[method-assign]
+    async with asyncio.timeout(PATIENCE), Client(host) as client:
+        assert (await run(client, "from tools import b\nawait b.bake('pie')")).structured["value"] == "baked pie"
+        for id in (seen[0], f"b.{seen[0]}"):
+            with pytest.raises(ProtocolError, match=r"Unknown task|Missing required client capability"):
+                await client.request("tasks/get", {"taskId": id})

@@ -73,6 +73,9 @@ class FaceVerifier:
     async def __call__(self, credentials: RequestCredentials) -> Verified | None:
         return self._standing(await self._tokens(credentials))
 
+    def is_revoked(self, principal: Any) -> bool:
+        return is_revoked(self._face, principal)
+
     def _standing(self, found: Verified | None) -> Verified | None:
         if found is not None and is_revoked(self._face, found.principal):
             raise TokenInvalid("it was revoked")

@@ -124,6 +124,12 @@ class TokenFileVerifier:
     async def __call__(self, credentials: RequestCredentials) -> Verified | None:
         return self.at_once(credentials)
 
+    def is_revoked(self, principal: Any) -> bool:
+        if getattr(principal, "issuer", None) != ISSUER:
+            return False
+        self.look()
+        return principal.id not in self._ids
+
     def look(self) -> None:
         """Read it again if it has changed. A file with a mistake in it leaves things as they were."""
         now = time.monotonic()
@@ -147,6 +153,7 @@ class TokenFileVerifier:
         stamp = self._now_stamp()
         before, self._known = self._known, {row.hash: _verified(row) for row in read_rows(self._path)}
         self._stamp = stamp
+        self._ids = frozenset(one.principal.id for one in self._known.values())
         removed = frozenset(one.principal.id for hash, one in before.items() if self._known.get(hash) != one)
         if removed and self.on_removed is not None:
             self.on_removed(removed)

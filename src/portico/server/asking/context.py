@@ -18,8 +18,8 @@ from portico.rpc.trace_context import trace_context
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
-from portico.server.asking.request_state import Detached
 from portico.server.asking.rounds import BodyReply, Rounds, Settle, SettledRounds, rounds_of
+from portico.server.calling.results import Detached
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -116,7 +116,7 @@ class Sent:
 class Context(FamiliarContext):
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
-    __slots__ = ("_call", "_loop", "_rounds", "_runtime", "_start", "_task")
+    __slots__ = ("_call", "_loop", "_rounds", "_runtime", "_start", "_task", "_trace")
 
     def __init__(self, call: Call, runtime: Runtime, start: Callable[[asyncio.Task[Any]], Rounds]) -> None:
         self._call = call
@@ -126,6 +126,8 @@ class Context(FamiliarContext):
         self._task: asyncio.Task[Any] | None = None
         # Of a body in a thread: what it says on the way is sent by the loop's.
         self._loop: asyncio.AbstractEventLoop | None = None
+        # What its requests say of its trace: looked for once, as what it was asked with may be long.
+        self._trace: dict[str, Any] | None = None
 
     def begin(self) -> Rounds:
         """The questions of this call: nothing is prepared for them until there is one."""
@@ -438,7 +440,7 @@ class Context(FamiliarContext):
             return await answer(self._as_task(method, params))
         rounds = None if self._call.reply.asks else self._settled(settle)
         reply = self._call.reply if rounds is None else BodyReply(self._call.reply, rounds=rounds)
-        said = Raw(encode({**params, **trace_of(self._call)}))
+        said = self._said(params)
         # Its progress is not that of this call.
         # Read here, once for all who look at it.
         read = (said, METHODS[method].decode(said)) if method in METHODS else None
@@ -448,12 +450,19 @@ class Context(FamiliarContext):
         with rounds.keys.inside_step(key):
             return await answer(inner)
 
+    def _said(self, params: Mapping[str, Any]) -> Raw:
+        """The params of a request, with the trace that this call belongs to."""
+        if self._trace is None:
+            self._trace = trace_of(self._call)
+        return Raw(encode({**params, **self._trace} if self._trace else params))
+
     def _as_task(self, method: str, params: Mapping[str, Any]) -> Call:
         call = self._call
         able = replace(call.capabilities, extensions={**(call.capabilities.extensions or {}), TASKS: {}})
-        said = Raw(encode({**params, **trace_of(call)}))
+        said = self._said(params)
         # A Reply that does not ask: questions come as a result.
         reply = BodyReply(call.reply, asks=False)
+        reply.follows = True
         about = {"method": method, "params": said, "reply": reply, "capabilities": able, "revision": MODERN}
         return replace(call, **about, progress_token=None, read=None)
 
@@ -498,7 +507,7 @@ class Context(FamiliarContext):
 
 def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
     """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
-    begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
+    begin = partial(Rounds, call, runtime.keeper.seal, target, arguments, params.input_responses, params.request_state)
     return Context(call, runtime, begin)
 
 

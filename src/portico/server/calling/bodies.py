@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Raw
 
 from portico._lazy import load_module, loaded_module
-from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.current import ContextType, CurrentCall
@@ -61,12 +60,16 @@ class Body:
         self._fn = fn
         wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
         self._context_of = _context_of() if wants_context else None
+        # Calling the function is all that there is to do.
+        self._at_once = self.running == "inline" or (self.running == "async" and timeout is None and not wants_context)
         # What a principal must be allowed that has scopes at all: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
     def authorize(self, call: Call) -> None:
         """Raise InsufficientScope for a principal that lacks a scope of the service."""
-        missing = call.principal.lacks(self.service_scopes) if isinstance(call.principal, Principal) else ()
+        # A middleware may have put another kind of principal there, which has no scopes.
+        lacks = getattr(call.principal, "lacks", None)
+        missing = lacks(self.service_scopes) if lacks is not None else ()
         if missing:
             raise InsufficientScope(repr(self.name), self.service_scopes, missing)
 
@@ -87,10 +90,8 @@ class Body:
         if CurrentCall.wanted:
             CurrentCall.answering.set(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
-        if self.running == "inline":
-            return self._fn(*args, **kwargs)
-        if self.running == "async" and context is None and self.timeout is None:
-            return self._fn(*args, **kwargs)
+        if self._at_once:
+            return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
         return self._run(call, context, runtime, args, kwargs)
 
     async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
@@ -110,7 +111,7 @@ class Body:
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)
         if state is not None:
-            await runtime.spent.spend(state)
+            await runtime.keeper.spent.spend(state)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
         return await self._run(call, context, runtime, args, kwargs)

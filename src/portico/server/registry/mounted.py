@@ -6,23 +6,24 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import is_not
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
 from portico._lazy import load_module
-from portico.rpc.call import Call, Facet, members
+from portico.rpc.call import Call, members
 from portico.rpc.turns import caller_of
-from portico.server.guard import KINDS, Kind, Owned
-from portico.server.registry.catalog import Catalog
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
 
 if TYPE_CHECKING:
     from portico.rpc.relay import ChangeRelay
+    from portico.server.guard import Kind, Owned
 
     # It is put around the server that these belong to.
     from portico.server.protection import Protection
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 NAMES_SECONDS = 10.0
 MISSING_SECONDS = 1.0
 MOST_LISTINGS = 1000
+# What a body of ours asks about a task that it has begun.
+TASK_METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 
 
 class Others(Protocol):
@@ -47,11 +50,12 @@ class Others(Protocol):
     def owner_of(self, kind: Kind, name: str) -> Owned | None: ...
     def canonical(self, kind: Kind, name: str) -> str | None: ...
     def hides(self, call: Call, kind: Kind, name: str) -> bool: ...
+    def needs_task(self, tool: str) -> bool: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]: ...
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool: ...
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
@@ -111,7 +115,7 @@ class Mounts:
 
     # Changes
 
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]:
         """From now on what the mounted handlers tell of is published here. Returns what `unhear` takes.
 
         It costs a relay for each mounted handler once, however many listeners there are.
@@ -138,13 +142,9 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool:
+    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
-        for mount in self._mounts:
-            inward = mount.inward_uri(uri)
-            if inward is not None and (view is None or view.sees("resource", Owned(mount.owner, inward))):
-                return True
-        return False
+        return any(mount.may_have(uri, view) for mount in self._mounts)
 
     # Whose something is
 
@@ -293,6 +293,27 @@ class Mounts:
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
         return InvalidParams(f"Nothing to complete: {name}")
+
+    def needs_task(self, tool: str) -> bool:
+        """Whether a mounted handler knows that a tool of its own runs only as a task."""
+        return any(
+            members(mount.handler).needs_task(inward)
+            for mount in self._by_prefix
+            if (inward := mount.inward(tool)) is not None
+        )
+
+    def around_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        """What is asked about a task: of a mounted handler's, too, where a body of ours has begun it there."""
+        return self._about_task(own, call) if self._mounts and call.reply.follows else own(call)
+
+    async def _about_task(self, own: Callable[[Call], Any], call: Call) -> Any:
+        for mount in self._mounts:
+            try:
+                return await mount.about_task(call)
+            except (InvalidParams, MethodNotFound):
+                continue  # it is not this one's
+        said = own(call)
+        return await said if type(said) is CoroutineType else said
 
     async def read(self, call: Call, uri: str) -> Any:
         """The answer of the mounted handler that has a resource."""

@@ -15,9 +15,10 @@ from portico.rpc.call import Call, Handler, members
 from portico.rpc.questions import require_all
 from portico.rpc.relay import ChangeRelay
 from portico.server.guard import Kind, Owned
+from portico.server.registry.views import CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
-from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
 from portico.wire.meta import SERVER_INFO
 from portico.wire.methods import METHODS, asked_by, plainly
 from portico.wire.paging import Paging
@@ -79,6 +80,10 @@ class Mount(Struct, eq=False):
         inside = self.inside(kind, name)
         return None if inside is None else Owned(self.owner, inside)
 
+    def may_have(self, uri: str, view: CallerView | None) -> bool:
+        inward = self.inward_uri(uri)
+        return inward is not None and (view is None or view.sees("resource", Owned(self.owner, inward)))
+
     def outside(self, kind: Kind, inside: str) -> str:
         return self.outward(inside) if kind in ("tool", "prompt") else self.outward_uri(inside)
 
@@ -119,13 +124,15 @@ class Mount(Struct, eq=False):
         """The same call with the inward name, answered by the handler under our name."""
         params: dict[str, Any] = dict(_members.decode(call.params))
         params[member] = inward
-        # Its tasks could not be asked for by their ids here, so from there a call is answered with its result.
+        # A client could not listen to its tasks here, so from there a call of one is answered with its result.
         able = call.capabilities
-        if able.extensions is not None and EXTENSION in able.extensions:
+        if able.extensions is not None and EXTENSION in able.extensions and not call.reply.follows:
             others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
             able = replace(able, extensions=others or None)
         inner = replace(call, params=Raw(jsonrpc.encode(params)), capabilities=able)
         said = await self.handler(inner)
+        if call.reply.follows and (task := _outward_task(self, said)) is not None:
+            return task
         asked = asked_by(call.method, said)
         if asked is not None and call.reply.asks:
             said = await push(inner, asked, self.handler)
@@ -135,6 +142,16 @@ class Mount(Struct, eq=False):
         if type(said) is Raw and not _passes(self, call, said):
             said = _read(call.method, said)
         return _outward(self, said) if isinstance(said, Struct) else said
+
+    async def about_task(self, call: Call) -> Any:
+        """What the handler says about a task of its own. Raises InvalidParams where it cannot be one."""
+        params: dict[str, Any] = dict(_members.decode(call.params))
+        outward = msgspec.json.decode(params["taskId"], type=str)
+        start = f"{self.owner}."
+        if not outward.startswith(start):
+            raise InvalidParams("Unknown task")
+        params["taskId"] = outward.removeprefix(start)
+        return await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
 
     def relay(self, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
         """Listen to the handler for changes of its lists or, if there are any, of these resources. None: it cannot have
@@ -193,6 +210,17 @@ def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] |
     if not isinstance(page, dict) or not isinstance(page.get("resourceUri"), str):
         return meta
     return {**(meta or {}), "ui": {**page, "resourceUri": mount.outward_uri(page["resourceUri"])}}
+
+
+def _outward_task(mount: Mount, said: Any) -> Raw | None:
+    """A task that a call has become, under the id that it has outside; None for any other result."""
+    if isinstance(said, CallToolResult):
+        return None
+    found = _members.decode(jsonrpc.encode(said))
+    if bytes(found.get("resultType", b"")) != b'"task"' or "taskId" not in found:
+        return None
+    id = f"{mount.owner}.{msgspec.json.decode(found['taskId'], type=str)}"
+    return Raw(jsonrpc.encode({**found, "taskId": id}))
 
 
 def _passes(mount: Mount, call: Call, said: Raw) -> bool:

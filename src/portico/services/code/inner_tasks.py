@@ -18,8 +18,6 @@ from portico import Context, Error, ToolError
 from portico.extend import CallToolResult, Handler, InputRequiredResult, InvalidParams, from_wire, to_json
 from portico.services.code.table import ScriptTool
 
-# The extension of the protocol.
-TASKS = "io.modelcontextprotocol/tasks"
 # How often a task is looked at, whatever its server wishes.
 SHORTEST_POLL_SECONDS, USUAL_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.5, 5.0
 # How long a task may take to hear that it is cancelled, before the run ends without it.
@@ -53,7 +51,10 @@ def task_in(result: Any) -> str | None:
     """The id of the task that a call has become; None if it has come to a result."""
     if isinstance(result, CallToolResult) or (type(result) is Raw and b'"task"' not in bytes(result)):
         return None
-    found = _begun.decode(to_json(result))
+    try:
+        found = _begun.decode(to_json(result))
+    except (msgspec.DecodeError, RecursionError):
+        return None  # no task, and what else it is not is said elsewhere
     return found.task_id if found.result_type == "task" else None
 
 

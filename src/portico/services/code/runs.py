@@ -7,6 +7,7 @@ the same Handlers as if the client had made it; what it may not do is refused th
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
@@ -17,10 +18,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico import Context, ToolError
-from portico.extend import Handler, MethodNotFound, MissingCapability, NeedsTask
+from portico.extend import TASKS_EXTENSION, Handler, MethodNotFound, MissingCapability, NeedsTask
 from portico.services.code import answers
 from portico.services.code.consent import Consent
-from portico.services.code.inner_tasks import TASKS, InnerTasks, Settle, task_in
+from portico.services.code.inner_tasks import InnerTasks, Settle, task_in
 from portico.services.code.journal import Journal, JournalEntry
 from portico.services.code.table import ScriptTool, ToolTable
 from portico.services.code.telling import ScriptAnswers, ScriptCall
@@ -39,6 +40,8 @@ MOST_WAITS = 5_000
 # How often a call may be answered with a question.
 MOST_ROUNDS = 10
 NOTHING = Raw(b"")
+# Work that has nothing to wait for is done where it is begun: without a turn of the loop for it. Since 3.12.
+_AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class Ceilings(Struct, frozen=True):
@@ -173,6 +176,7 @@ class ScriptRun:
             self._last = one.n
         fresh = [one for one in batch if not self._is_recorded(one)]
         self._told.replay(self._last)
+        self._told.hold()
         writes = []
         for one in fresh:
             if one.seconds is not None:
@@ -185,6 +189,11 @@ class ScriptRun:
         if writes:
             # Under a number that is no call's.
             self._work(-writes[0][0].n, self._make_writes(writes))
+        if _AT_ONCE:
+            self._told.release()
+        else:
+            # In the same turn of the loop as the tasks that were made, and after them.
+            self._loop.call_soon(self._told.release)
 
     def _admitted(self, one: ScriptCall) -> ScriptTool | None:
         """The tool that is meant. Others, and those beyond a ceiling, are refused."""
@@ -240,7 +249,9 @@ class ScriptRun:
         """Do something meanwhile. It takes itself out of what is being done: a callback that did so would be one more
         turn of the loop for each call."""
         # What the jail says is heard in whatever context it was started in, which is another's.
-        self._working[n] = self._loop.create_task(work, context=self._context.copy())
+        task = asyncio.Task(work, loop=self._loop, context=self._context.copy(), **_AT_ONCE)
+        if not task.done():
+            self._working[n] = task
 
     def _start(self, one: ScriptCall, tool: ScriptTool) -> None:
         self._work(one.n, self._perform(one, tool))
@@ -328,7 +339,7 @@ class ScriptRun:
     async def _result(self, one: ScriptCall, tool: ScriptTool) -> Any:
         """The result of a call. What an upstream asks in the middle is passed on."""
         params: dict[str, Any] = {"name": tool.name, "arguments": one.arguments}
-        settle = partial(self._question, None if tool.reads else one.n)
+        settle = self._question if tool.reads else partial(self._question, one.n)
         for _ in range(MOST_ROUNDS):
             result = await self._request(one, tool, params, settle)
             asked = answers.questions_in(result)
@@ -340,18 +351,16 @@ class ScriptRun:
         raise ToolError(f"{tool.name} asks without end.")
 
     async def _request(self, one: ScriptCall, tool: ScriptTool, params: dict[str, Any], settle: Settle) -> Any:
-        request = partial(
-            self._ctx.request, "tools/call", params, key=f"call-{one.n}", settle=settle, handler=self._handler
-        )
-        if tool.needs_task:
-            return await self._tasks.begun(request(tasks=True))
-        try:
-            return await request()
-        except (MethodNotFound, MissingCapability, NeedsTask) as refusal:
-            if not _wants_task(refusal):
-                raise
-        # Nothing was done yet: it was refused because it runs only as a task, which no list of 2026-07-28 says.
-        result = await self._tasks.begun(request(tasks=True))
+        request = self._ctx.request
+        key = f"call-{one.n}"
+        if not tool.needs_task:
+            try:
+                return await request("tools/call", params, key=key, settle=settle, handler=self._handler)
+            except (MethodNotFound, MissingCapability, NeedsTask) as refusal:
+                if not _wants_task(refusal):
+                    raise
+        # Where it was refused, nothing was done yet: it runs only as a task, which no list of 2026-07-28 says.
+        result = await self._tasks.begun(request("tools/call", params, key=key, handler=self._handler, tasks=True))
         tool.needs_task = True
         return result
 
@@ -410,7 +419,7 @@ def _unknown(tool: ScriptTool) -> str:
 
 def _wants_task(refusal: Exception) -> bool:
     """2025-11-25 says that the method of a tool is not found which runs only as a task."""
-    return not isinstance(refusal, MissingCapability) or TASKS in refusal.extensions
+    return not isinstance(refusal, MissingCapability) or TASKS_EXTENSION in refusal.extensions
 
 
 def _done(entries: list[JournalEntry]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from portico.extend import MODERN, Call, to_json
+from portico.extend import MODERN, Call, members, to_json
 from portico.services.code.table import ToolTable, read_page
 
 MOST_PAGES = 1000
@@ -55,8 +55,7 @@ class CallerTables:
         table = self._tables.get(key)
         if table is None:
             tools = [one for page in pages for one in read_page(page)]
-            needs_task = getattr(handler, "needs_task", _needs_none)
-            table = ToolTable(tools, _owners(handler), _name(handler), self._hidden, needs_task)
+            table = ToolTable(tools, _owners(handler), _name(handler), self._hidden, members(handler).needs_task)
             self._tables[key] = table
             if len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)
@@ -70,10 +69,6 @@ def _next(page: Raw) -> str | None:
 
 def _name(handler: Any) -> str:
     return str(getattr(handler, "name", ""))
-
-
-def _needs_none(tool: str) -> bool:
-    return False
 
 
 def _owners(handler: Any) -> Callable[[str], tuple[str, str]]:

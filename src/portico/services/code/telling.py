@@ -40,7 +40,11 @@ class ScriptAnswers:
     def __init__(self, worker: PythonWorker, journal: Journal, writes: set[int]) -> None:
         self._worker, self._journal, self._writes = worker, journal, writes
         self._replayed = 0
-        self._outbox: deque[tuple[ScriptCall, str, bool]] = deque()
+        self._outbox: deque[tuple[ScriptCall, str]] = deque()
+        # The writes among these, by number.
+        self._wrote: list[int] = []
+        # Whether what is finished now is told together, in a moment.
+        self._held = False
         # What stores answers now, if something does.
         self.storing: asyncio.Task[None] | None = None
 
@@ -56,21 +60,35 @@ class ScriptAnswers:
             self._tell(told)
             self._pump()
 
-    def finish(self, one: ScriptCall, outcome: str, *, wrote: bool = False) -> None:
-        self._outbox.append((one, outcome, wrote))
+    def hold(self) -> None:
+        """Let what is finished wait for `release`, so that calls side by side are answered in one message."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
         self._pump()
+
+    def finish(self, one: ScriptCall, outcome: str, *, wrote: bool = False) -> None:
+        self._outbox.append((one, outcome))
+        if wrote:
+            self._wrote.append(one.n)
+            self._pump()
+        elif not self._held:
+            # With what else is finished in this turn of the loop.
+            self.hold()
+            asyncio.get_running_loop().call_soon(self.release)
 
     def _pump(self) -> None:
         """Tell the script what is new, as soon as that may be."""
         if self.storing is not None or self._replayed < len(self._journal.places):
             return
-        if any(wrote for _, _, wrote in self._outbox):
+        if self._wrote:
             self.storing = asyncio.get_running_loop().create_task(self._store())
         elif self._outbox:
             self._tell(self._recorded())
 
     async def _store(self) -> None:
-        wrote = [one.n for one, _, wrote in self._outbox if wrote]
+        wrote, self._wrote = self._wrote, []
         told = self._recorded()
         try:
             await self._journal.save()
@@ -86,7 +104,7 @@ class ScriptAnswers:
         told: list[str] = []
         now = time.time()
         while self._outbox:
-            one, outcome, _ = self._outbox.popleft()
+            one, outcome = self._outbox.popleft()
             self._journal.record(one.n, one.tool or "", one.digest, now, outcome)
             told.append(_answer(one.n, now, outcome))
         return told

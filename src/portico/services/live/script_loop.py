@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portico.services.live import protocol
+from portico.services.live.display import told
 from portico.services.live.limits import MIB
 from portico.services.live.seeded import ScriptClock
 
@@ -41,9 +42,14 @@ class ToolChannel:
 
     def call(self, tool: bytes, arguments: bytes) -> asyncio.Future[Any]:
         """The tool by its name, in JSON as its arguments are."""
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        # Where the answer to this is all that can happen next, the loop need not look for something else.
+        alone = not self._waiting and isinstance(loop, ScriptLoop) and loop.has_nothing_to_do()
         number = self._number(future)
         self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, tool, arguments))
+        if alone:
+            self.idle()
         return future
 
     def call_at(self, seconds: float, timer: asyncio.TimerHandle) -> None:
@@ -74,13 +80,19 @@ class ToolChannel:
     def _send(self) -> None:
         """In frames that are not too long."""
         unsent, self._unsent = self._unsent, []
-        while unsent:
-            size, count = 0, 0
-            while count < len(unsent) and (not count or size + len(unsent[count]) < LONGEST_FRAME):
-                size += len(unsent[count]) + 1
-                count += 1
-            protocol.write(CHANNEL, b'{"id":%d,"calls":[%s]}' % (self._id, b",".join(unsent[:count])))
-            del unsent[:count]
+        frame: list[bytes] = []
+        size = 0
+        for one in unsent:
+            if frame and size + len(one) >= LONGEST_FRAME:
+                self._write(frame)
+                frame, size = [], 0
+            frame.append(one)
+            size += len(one) + 1
+        if frame:
+            self._write(frame)
+
+    def _write(self, calls: list[bytes]) -> None:
+        protocol.write(CHANNEL, b'{"id":%d,"calls":[%s]}' % (self._id, b",".join(calls)))
 
     def _take(self, answer: dict[str, Any]) -> None:
         self.clock.set(answer["at"])
@@ -101,13 +113,14 @@ class ToolChannel:
 
 def _read(frame: bytes) -> Any:
     """What the server can read can be read here, too, however deep in its own calls the script is."""
+    text = frame.decode()
     try:
-        return json.loads(frame)
+        return _decode(text)[0]
     except RecursionError:
         usual = sys.getrecursionlimit()
         sys.setrecursionlimit(usual + DEEPEST_ANSWER)
         try:
-            return json.loads(frame)
+            return _decode(text)[0]
         finally:
             sys.setrecursionlimit(usual)
 
@@ -120,6 +133,8 @@ class ToolRefusal(Exception):
         self.said = said
 
 
+# Without the search for blanks around it and for the encoding: the server writes neither.
+_decode = json.JSONDecoder().raw_decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -146,6 +161,16 @@ class ScriptLoop(asyncio.SelectorEventLoop):
     def __init__(self, channel: ToolChannel) -> None:
         self._channel = channel
         super().__init__(_ChannelSelector(channel))
+
+    def has_nothing_to_do(self) -> bool:
+        """Whether it would only wait, once what runs now does."""
+        return not self._ready and not self._stopping  # type: ignore[attr-defined]
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """What no part of the script has caught, in a few words: asyncio's own would tell of our files."""
+        failure = context.get("exception")
+        message = str(context.get("message") or "Unhandled exception").partition("\n")[0].partition(" in callback")[0]
+        print(message if failure is None else f"{message}: {told(failure)}", file=sys.stderr)
 
     def time(self) -> float:
         return self._channel.clock.monotonic()

@@ -13,6 +13,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -57,13 +58,20 @@ class Deadlines(Struct, frozen=True):
     idle: float = 75.0
 
 
+class AdmittedHead(Struct, frozen=True):
+    """A head that was read and let in: its bytes, its request without the body, and how long that is."""
+
+    head: bytes
+    request: Request
+    size: int
+
+
 class Accepting(Protocol):
     """What a connection needs of the listener it came through."""
 
     exchange: Exchange
     deadlines: Deadlines
-    # Heads that were read and let in, each with the length of its body.
-    known: dict[bytes, tuple[Request, int]]
+    known: dict[bytes, AdmittedHead]
     # The hashes of heads that were read once.
     seen_once: set[int]
     plain: PlainHeads
@@ -116,7 +124,7 @@ class Turn(Struct, eq=False):
             # RFC 9110, 8.6: a 204 has no content-length.
             connection.send(head + b"\r\n")
         else:
-            connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.bodiless else body))
+            connection.send(b"".join((head, _length(len(body)), b"" if self.bodiless else body)))
         self.connection = self.on_close = None
         connection.done(self)
 
@@ -200,6 +208,8 @@ class Connection(asyncio.Protocol):
         self._messages = 0
         self._head_size = 0
         self._reading = False
+        # The one that came here last, with where it comes from.
+        self._known: AdmittedHead | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -237,7 +247,7 @@ class Connection(asyncio.Protocol):
         # What was read is let go now. The parser knows us and we know it: only the collector would find the two.
         self._queue.clear()
         self._begin()
-        self._parser, self._chunk, self._offered = None, b"", b""
+        self._parser, self._known, self._chunk, self._offered = None, None, b"", b""
         if self._writable is not None:
             self._writable.set()
         if turn is not None:
@@ -320,19 +330,26 @@ class Connection(asyncio.Protocol):
     # body behind it and nothing else, is not read again; and one that has a new line or two is read without the parser.
 
     def _serve_whole(self, data: bytes) -> bool:
-        end = data.find(b"\r\n\r\n") + 4
-        head = data[:end]
-        known = self.listener.known.get(head)
-        if known is None:
-            return end <= LONGEST_KNOWN and self._serve_plain(head, data[end:])
-        length = known[1]
-        if len(data) != end + length or self.listener.held + length > self.exchange.settings.most_body_bytes:
+        known, listener, exchange = self._known, self.listener, self.exchange
+        if known is None or not data.startswith(known.head):
+            end = data.find(b"\r\n\r\n") + 4
+            found = listener.known.get(data[:end])
+            if found is None:
+                return end <= LONGEST_KNOWN and self._serve_plain(data[:end], data[end:])
+            here = replace(found.request, peer=self.peer, proxied=self.proxied, secure=self.secure)
+            self._known = known = replace(found, request=here)
+        body, size = data[len(known.head) :], known.size
+        if len(body) != size or listener.held + size > exchange.settings.most_body_bytes:
             return False
-        peer = self._client(known[0].headers) if self.proxied else self.peer
-        request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
-        self.listener.held += length
-        refused = self.exchange.refuse_now(request)
-        self._enqueue(Turn(self, request if refused is None else self.exchange.turned_away(request, refused), length))
+        request = replace(known.request, body=body)
+        if self.proxied:
+            request.peer = self._client(request.headers)
+        listener.held += size
+        turn = Turn(self, request, size)
+        refused = exchange.refuse_now(request)
+        if refused is not None:
+            turn.waiting = exchange.turned_away(request, refused)
+        self._enqueue(turn)
         return True
 
     def _serve_plain(self, head: bytes, body: bytes) -> bool:
@@ -368,7 +385,7 @@ class Connection(asyncio.Protocol):
             return
         if len(known) >= MOST_KNOWN:
             known.clear()
-        known[head] = replace(request, body=b""), len(request.body)
+        known[head] = AdmittedHead(head, replace(request, body=b""), len(request.body))
 
     def _remember_parsed(self, request: Request) -> None:
         """Only what stood in one piece: then its head is the head of the piece."""
@@ -520,10 +537,9 @@ class Connection(asyncio.Protocol):
     def _serve(self, turn: Turn) -> None:
         self._turn = turn
         waiting = turn.waiting
-        if type(waiting) is Answer:
+        if type(waiting) is not Request:
             turn.answer(waiting)
             return
-        assert type(waiting) is Request
         try:
             self.exchange.handle(waiting, turn)
         except Exception:
@@ -671,6 +687,12 @@ class Connection(asyncio.Protocol):
         """Without waiting for a client that does not read."""
         self._closing = True
         self._transport.abort()
+
+
+@lru_cache(1024)
+def _length(size: int) -> bytes:
+    """The end of a head. Answers are mostly as long as others before them."""
+    return b"content-length: %d\r\n\r\n" % size
 
 
 def _too_large() -> Answer:

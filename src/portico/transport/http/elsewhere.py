@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from portico.transport.http.memo import SessionMemo
-from portico.transport.http.response import Request, ResponseWriter
+from portico.transport.http.response import Answer, Request, ResponseWriter
 
 if TYPE_CHECKING:
     from portico.transport.http.endpoint import Endpoint
@@ -43,6 +43,15 @@ class Elsewhere(Protocol):
 
     def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
         """The same for one that goes on with what one process keeps, as its params say."""
+        ...
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether other processes may have taken over sessions that are here: then `find` is asked for them, too."""
+        ...
+
+    def refuse(self, request: Request) -> Answer | None:
+        """What is wrong with a request that is said to be sent on, before its body is read."""
         ...
 
     def receive(self, request: Request, writer: ResponseWriter) -> None:

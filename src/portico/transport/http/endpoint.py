@@ -198,7 +198,8 @@ class Endpoint:
         if self.elsewhere is None:
             return False
         name = request.headers.get(http.SESSION, b"").decode("latin-1")
-        known = not name or name in self.sessions or refusals.is_modern(request)
+        here = name in self.sessions and not self.elsewhere.is_doubtful
+        known = not name or here or refusals.is_modern(request)
         return not known and self.elsewhere.find(self, name, request, writer, again)
 
     async def restore(self, id: str, memo: SessionMemo) -> bool:

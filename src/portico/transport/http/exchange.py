@@ -92,6 +92,7 @@ class Exchange:
         self.draining = False
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         self._auth = auth
@@ -127,6 +128,12 @@ class Exchange:
             raise UsageError(f"{wrong[0]} cannot be an endpoint beside {settings.path}: something else is there")
         self._follow()
 
+    def stay_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer on this loop and no other."""
+        self._loop = loop
+        for endpoint in self._all_endpoints():
+            endpoint.stateless.door.loop = loop
+
     def join(self, elsewhere: Elsewhere) -> None:
         """Be one of several processes that serve the same clients."""
         self.elsewhere = elsewhere
@@ -155,7 +162,10 @@ class Exchange:
         return None if refused is not None else request.principal
 
     def answer_at(self, request: Request, writer: ResponseWriter) -> None:
-        """Answer a request whose sender is known."""
+        """Answer a request whose sender is known to another process. What they were let in by may be revoked by now."""
+        if self._auth is not None and self._auth.is_revoked(request.principal):
+            writer.answer(refusals.error(request, 401, "Unauthorized: it was revoked", request.cors))
+            return
         route = self._routes.get((request.method, request.path))
         if route is not None:
             route(request, writer)
@@ -179,8 +189,9 @@ class Exchange:
             path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
             for path, handler in wanted.items()
         }
-        if self.elsewhere is not None:
-            for endpoint in made.values():
+        for endpoint in made.values():
+            endpoint.stateless.door.loop = self._loop
+            if self.elsewhere is not None:
                 endpoint.join(self.elsewhere)
         self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
         self._routes = dict(self._fixed)
@@ -215,8 +226,8 @@ class Exchange:
 
     def _judge(self, request: Request) -> Answer | None:
         if self.elsewhere is not None and SENT_ON in request.headers:
-            # It was let in by the process that has sent it on; its seal is looked at when its body is there.
-            return None
+            # It was let in by the process that has sent it on.
+            return self.elsewhere.refuse(request)
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)

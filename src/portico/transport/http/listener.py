@@ -14,11 +14,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
+from portico.transport.http.connection import TICK_SECONDS, AdmittedHead, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.plain_heads import PlainHeads
-from portico.transport.http.response import Pairs, Request
+from portico.transport.http.response import Pairs
 from portico.transport.loops import on_signals
 
 log = logging.getLogger("portico")
@@ -51,7 +51,7 @@ class Listener:
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
-        self.known: dict[bytes, tuple[Request, int]] = {}
+        self.known: dict[bytes, AdmittedHead] = {}
         self.seen_once: set[int] = set()
         self.plain = PlainHeads()
         self._connections: set[Connection] = set()
@@ -98,6 +98,7 @@ class Listener:
     ) -> list[asyncio.Server]:
         """Take what comes by these sockets, which are closed at the end, or with what is given back."""
         loop = asyncio.get_running_loop()
+        self.exchange.stay_on(loop)
         self._tick()
         started: list[asyncio.Server] = []
         for one in sockets:

@@ -30,7 +30,6 @@ def error(request: Request, status: int, reason: str, headers: Pairs = (), id: R
     return Answer(status, (*JSON, *headers), jsonrpc.error(id, InvalidRequest(reason), revision_of(request)))
 
 
-def busy(request: Request) -> Answer:
-    return error(
-        request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"), *request.cors)
-    )
+def busy(request: Request, reason: str = "too much to do") -> Answer:
+    """Nothing was done, and it can be tried again."""
+    return error(request, 503, f"Service unavailable: {reason}; try again", ((b"retry-after", b"1"), *request.cors))

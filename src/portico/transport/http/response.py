@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from portico.transport.http.headers import Headers
 
@@ -21,14 +19,16 @@ TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
 MOST_UNREAD = 1024 * 1024
 
 
-class Traffic(Struct):
+class Traffic:
     """Bytes of messages, both ways; and the calls in flight by where they came from."""
 
-    received: int = 0
-    sent: int = 0
-    by_client: defaultdict[str, int] = field(default_factory=partial(defaultdict, int))
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+        self.by_client: dict[str, int] = {}
 
 
+@final
 class Request(Struct):
     """One HTTP request, its body complete."""
 

@@ -621,7 +621,9 @@ def _coded(id: RequestId | None) -> str:
 def _decoded(name: str) -> RequestId | None:
     code = name.partition(".")[2]
     if code.startswith("i"):
-        return int(code[1:], 16)
+        # A client may say any name; no message has a longer number.
+        number = int(code[1:], 16)
+        return number if number < 2**63 else None
     try:
         return bytes.fromhex(code[1:]).decode()
     except ValueError:

@@ -71,9 +71,8 @@ class StatelessRequests:
 
     def _gate(self, call: Call) -> None:
         """The headers must say what the body says."""
-        row = METHODS.get(call.method)
         # Type mistakes in params are for the method to complain about.
-        name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
+        name = None if call.read is None else METHODS[call.method].name_in(call.read[1])
         headers = call.headers
         # The same head comes again and again, and mostly with the same to repeat.
         if headers.agreed != (call.revision, call.method, name):  # type: ignore[union-attr]
@@ -116,16 +115,18 @@ class HttpReply(Reply):
     """The way back of one request: JSON, or events once something was said before the answer."""
 
     task: asyncio.Task[Any]
-    id: RequestId
-    # Whether it is work. A subscription only waits.
-    counts = True
-    _started = False
 
     def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request, id: RequestId) -> None:
         self.id = id
         self._requests = requests
         self._writer = writer
         self._request = request
+        # Whether it is work. A subscription only waits.
+        self.counts = True
+        # What is asked of each is set on each: Python finds it sooner than on the class.
+        self._started = self.closed = self.cancelled = False
+        self.error = self.size = 0
+        self.lacking = self.retry_after = None
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
@@ -133,9 +134,11 @@ class HttpReply(Reply):
         self.task = task
         self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
-        self._requests.replies.add(self)
+        requests = self._requests
+        requests.replies.add(self)
         if self.counts:
-            self._requests.by_client[self._request.peer] += 1
+            peer, by_client = self._request.peer, requests.by_client
+            by_client[peer] = by_client.get(peer, 0) + 1
 
     @property
     def principal(self) -> Any:
@@ -177,16 +180,20 @@ class HttpReply(Reply):
 
     def finish(self, message: bytes | None) -> None:
         self.closed = True
-        self._writer.on_close = None
         # Its context may hold the Call, and so this Reply: a circle, which only the collector could take apart.
         del self.task
-        self._requests.replies.discard(self)
+        requests = self._requests
+        requests.replies.discard(self)
         if self.counts:
-            peer, by_client = self._request.peer, self._requests.by_client
-            by_client[peer] -= 1
-            if not by_client[peer]:
+            peer, by_client = self._request.peer, requests.by_client
+            left = by_client[peer] - 1
+            if left:
+                by_client[peer] = left
+            else:
                 del by_client[peer]
-        if message is not None:
+        if message is None:
+            self._writer.on_close = None
+        else:
             self.send(message)
 
     def send(self, message: bytes) -> None:

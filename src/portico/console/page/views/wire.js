@@ -13,6 +13,7 @@ export function view(place, app, rest) {
   const hop = h("select", { "aria-label": "Which hop" }, [["", "All hops"], ["client", "Clients"], ["target", "This page"], ["upstream", "Upstreams"]].map(([value, text]) => h("option", { value }, text)));
   const errors = h("input", { type: "checkbox", id: "only-errors" });
   const count = h("span", { class: "quiet", role: "status" });
+  const note = h("p", { class: "quiet", hidden: true }, "Of the worker that has this console: what clients say to the others is not here.");
   let paused = false;
   const hold = button("Pause", () => {
     paused = !paused;
@@ -24,7 +25,7 @@ export function view(place, app, rest) {
     await within(list, () => app.call("clear_wire"));
     trips.clear();
     draw();
-  })], h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), count), list));
+  })], h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), count), note, list));
 
   const take = (messages) => {
     for (const message of messages) {
@@ -57,7 +58,8 @@ export function view(place, app, rest) {
   const seen = new Set();
   const fresh = (messages) => messages.filter((one) => !seen.has(one.id) && seen.add(one.id));
   within(list, async () => {
-    const { messages } = await app.call("wire", { limit: 500 });
+    const { messages, one_worker } = await app.call("wire", { limit: 500 });
+    note.hidden = !one_worker;
     take(fresh(messages));
     draw();
     const all = [...trips.values()];

@@ -1,0 +1,294 @@
+"""What an upstream lists: the same to all, or to each caller what is theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from portico.gateway.changes import ALL_CAPABILITIES
+from portico.gateway.config import UpstreamSettings
+from portico.gateway.entries import LISTS, ListedEntry, ListHints, read_hints, read_page
+from portico.gateway.kept import Lists
+from portico.rpc.call import Call
+from portico.rpc.identity import identity_of
+from portico.wire import jsonrpc
+from portico.wire.errors import MethodNotFound, ProtocolError, ToolError
+from portico.wire.paging import MOST_ENTRIES, Paging
+from portico.wire.revisions import MODERN
+
+if TYPE_CHECKING:
+    from portico.gateway.upstream import Answered
+
+# Whose own lists are kept: those of who has asked for nothing for longest are forgotten.
+MOST_CALLERS = 1000
+# How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
+CATALOG_SECONDS = 60.0
+# How old the lists of a caller are at least, before they are asked for anew because something is not in them.
+DOUBT_SECONDS = 1.0
+
+
+class CallerListing:
+    """The lists of an upstream as one caller is given them, or all are. They are kept while the upstream is away."""
+
+    def __init__(self) -> None:
+        self.entries: Lists = {}
+        # The same where the entries are.
+        self.digest = b""
+        # Of each list until when it is good, and whether it is the same for all users.
+        self.hints: dict[str, tuple[float, bool]] = {}
+        self.is_known = False
+        # They are from the store, and may be of long ago.
+        self.is_recalled = False
+        # They may be others now, and are not shown before they were asked for anew.
+        self.is_stale = False
+        self.read_at = self.fresh_until = 0.0
+        self.reading: asyncio.Task[None] | None = None
+        # When they were asked for first.
+        self.began: float | None = None
+        # Why the caller is not given any, if that is known.
+        self.refusal: ToolError | None = None
+        # Whether a page was given without them.
+        self.was_missing = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether they can be shown."""
+        return self.is_known and not self.is_stale
+
+    @property
+    def is_good(self) -> bool:
+        """Whether they need not be asked for."""
+        return self.is_ready and not self.is_recalled and time.monotonic() < self.fresh_until
+
+    @property
+    def is_public(self) -> bool:
+        """Whether all of it is the same for all users, as the upstream says."""
+        return self.is_ready and bool(self.hints) and all(public for _, public in self.hints.values())
+
+    def doubt(self) -> None:
+        """Something is asked for that is not in them."""
+        if time.monotonic() > self.read_at + DOUBT_SECONDS:
+            self.is_stale = True
+
+    def take(self, entries: Lists, *, whole: bool) -> None:
+        """What was read just now; `whole`: all of the lists."""
+        self.entries, self.digest = entries, _digest(entries)
+        self.is_known, self.is_recalled, self.is_stale, self.refusal = True, False, False, None
+        self.read_at = time.monotonic()
+        if whole:
+            promised = [until for until, _ in self.hints.values() if until > self.read_at]
+            self.fresh_until = min(promised, default=self.read_at + CATALOG_SECONDS)
+
+
+class UpstreamLists:
+    """`ask` sends a call to the upstream. `by_principal`: it may list something else to each principal."""
+
+    def __init__(
+        self, settings: UpstreamSettings, ask: Callable[[Call], Awaitable[Answered]], *, by_principal: bool
+    ) -> None:
+        self.shared = CallerListing()
+        # How often something has changed in the lists of single callers.
+        self.generation = 0
+        self._settings = settings
+        self._ask = ask
+        self._by_principal = by_principal
+        self._callers: OrderedDict[Hashable, CallerListing] = OrderedDict()
+        self._all: CallerListing | None = None
+
+    @property
+    def vary(self) -> bool:
+        """Whether callers may be given others than the rest."""
+        return self._by_principal or bool(self._settings.forward)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether those of any caller are."""
+        return any(one.is_known for one in self._distinct())
+
+    # Whose they are
+
+    def find(self, call: Call | None) -> CallerListing:
+        """What a caller is given, as far as that is known."""
+        key = self._key(call)
+        if key is None or self.shared.is_public:
+            return self.shared
+        found = self._callers.get(key)
+        if found is None:
+            return CallerListing()
+        self._callers.move_to_end(key)
+        return found
+
+    def begin(self, call: Call | None) -> CallerListing:
+        """The same, to be read into."""
+        key = self._key(call)
+        if key is None or self.shared.is_public:
+            return self.shared
+        found = self._callers.setdefault(key, CallerListing())
+        self._callers.move_to_end(key)
+        while len(self._callers) > MOST_CALLERS:
+            _, forgotten = self._callers.popitem(last=False)
+            if forgotten.reading is not None:
+                forgotten.reading.cancel()
+        return found
+
+    def _key(self, call: Call | None) -> Hashable | None:
+        """What tells callers apart; None for one who is here, or does not matter."""
+        if call is None or not self.vary:
+            return None
+        sent = self._settings.forwarded(call.headers)
+        if not self._by_principal:
+            return sent or None
+        principal, local = call.principal, call.address is None
+        if principal is None and local and not sent:
+            return None
+        try:
+            # By all that is known of it: it may do less by another token.
+            hash(principal)
+        except TypeError:
+            principal = identity_of(principal)
+        return principal, local, sent
+
+    # Everything
+
+    @property
+    def all(self) -> CallerListing:
+        """All that is known of whatever caller: for the operator, and to say whose a name is."""
+        if self._all is None:
+            distinct = self._distinct()
+            self._all = distinct[0] if len(distinct) == 1 else CallerListing()
+            if len(distinct) > 1:
+                self._all.take({method: _merged(method, distinct) for method in LISTS}, whole=False)
+        return self._all
+
+    def _distinct(self) -> list[CallerListing]:
+        found = {one.digest: one for one in (self.shared, *self._callers.values()) if one.is_known}
+        return list(found.values()) or [self.shared]
+
+    def shared_keys(self, method: str) -> set[str]:
+        """What is in a list that those are given who are not told apart."""
+        return {entry.key for entry in self.shared.entries.get(method, ())}
+
+    def changed(self) -> None:
+        """The lists of all callers may be others now."""
+        self.generation += bool(self._callers)
+        for one in self._callers.values():
+            one.is_stale = True
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """What still reads, and is cancelled."""
+        tasks = [one.reading for one in (self.shared, *self._callers.values()) if one.reading is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    # Reading
+
+    def recall(self, lists: Lists) -> None:
+        """Show what there was when the upstream was last seen, until it is asked."""
+        self.shared.take(lists, whole=False)
+        self.shared.is_recalled, self._all = True, None
+
+    async def read(
+        self,
+        listing: CallerListing,
+        methods: tuple[str, ...],
+        by: Call | None,
+        refused: Callable[[str, ProtocolError], None],
+    ) -> list[str]:
+        """Ask for lists on behalf of a call; gives those that are others now. What is refused hides no other list.
+        Raises ProtocolError where all are, and ToolError."""
+        before, found = listing.entries, dict(listing.entries)
+        failures: list[ProtocolError] = []
+        for method in methods:
+            try:
+                found[method] = tuple(await self._read(listing, method, by))
+            except ProtocolError as failure:
+                refused(method, failure)
+                failures.append(failure)
+        if len(failures) == len(methods):
+            raise failures[0]
+        listing.take(found, whole=len(methods) == len(LISTS))
+        self._place(listing, by)
+        self._all = None
+        return [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
+
+    def _place(self, listing: CallerListing, by: Call | None) -> None:
+        """What is the same for all users is theirs. Those who are given the same by chance share it in memory."""
+        key = self._key(by)
+        if key is None:
+            return
+        if listing.is_public:
+            self.shared = listing
+            self._callers.clear()
+            return
+        if listing is self.shared:
+            # It was the same for all until now.
+            self.shared = CallerListing()
+        self._callers[key] = listing
+        for other in (self.shared, *self._callers.values()):
+            if other is not listing and other.digest == listing.digest:
+                listing.entries = other.entries
+                return
+
+    async def _read(self, listing: CallerListing, method: str, by: Call | None) -> list[ListedEntry]:
+        found: list[ListedEntry] = []
+        hints: ListHints | None = None
+        paging, params = Paging(), b"{}"
+        listing.hints.pop(method, None)
+        while True:
+            call = Call(method=method, params=Raw(params), id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
+            if by is not None and self._key(by) is not None:
+                call = replace(call, principal=by.principal, address=by.address, headers=by.headers)
+            try:
+                answered = await self._ask(call)
+                page, cursor = read_page(method, answered.result, answered.revision)
+                said = read_hints(answered.result)
+            except MethodNotFound:
+                break
+            except (msgspec.DecodeError, RecursionError) as failure:
+                raise ToolError(f"{self._settings.alias} gave no list: {failure}") from None
+            hints = said if hints is None else hints.with_page(said)
+            found += page
+            cursor = paging.after(cursor, len(page))
+            if cursor is None:
+                break
+            params = jsonrpc.encode({"cursor": cursor})
+        if hints is not None:
+            listing.hints[method] = (time.monotonic() + hints.seconds, hints.public)
+        return found[:MOST_ENTRIES]
+
+    def hints(self, call: Call, method: str) -> tuple[float, bool] | None:
+        """For how many more seconds a list is good, and whether it is the same for all users; None if there is no such
+        list."""
+        listing = self.find(call)
+        if method not in listing.hints:
+            return (0.0, False) if listing.entries.get(method) or not listing.is_known else None
+        until, public = listing.hints[method]
+        return max(0.0, until - time.monotonic()), public and (not self.vary or listing.is_public)
+
+
+def _merged(method: str, listings: Iterable[CallerListing]) -> tuple[ListedEntry, ...]:
+    found: dict[str, ListedEntry] = {}
+    for one in listings:
+        for entry in one.entries.get(method, ()):
+            found.setdefault(entry.key, entry)
+    return tuple(found.values())
+
+
+def _digests(entries: Iterable[ListedEntry]) -> list[bytes]:
+    return [entry.digest() for entry in entries]
+
+
+def _digest(lists: Lists) -> bytes:
+    found: Any = sha256()
+    for method in LISTS:
+        found.update(b"%s\0%b" % (method.encode(), b"".join(_digests(lists.get(method, ())))))
+    return found.digest()  # type: ignore[no-any-return]

@@ -1,0 +1,247 @@
+"""Lists are those of the caller where an upstream looks at who asks, and shared where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from portico import Client, Gateway, Server, ToolError
+from portico.extend import Call, Principal
+from portico.gateway import lists
+from portico.server.familiar.checks import require_scopes
+from portico.wire.errors import MethodNotFound, ResourceNotFound, Unknown
+from portico.wire.tools import ListToolsResult, Tool
+
+ADMIN = Principal("ann", frozenset({"admin"}))
+ANN = Principal("ann", frozenset())
+BOB = Principal("bob", frozenset())
+# Who is on this machine may do everything; who comes over HTTP without a name is None.
+LOCAL = Principal("local")
+
+LISTS = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+
+
+def guarded(**options: Any) -> Server:
+    """A server that has something for everybody, and something for admins."""
+    server = Server("notes", **options)
+    for name, auth in (("read", None), ("erase", require_scopes("admin"))):
+        server.tool(name=name, auth=auth)(lambda: "done")
+        server.prompt(name=name, auth=auth)(lambda: "say")
+        server.resource(f"notes://{name}", auth=auth)(lambda: "text")
+        server.resource(f"{name}://{{id}}", auth=auth)(lambda id: "text")
+    return server
+
+
+async def ask(gateway: Any, method: str, principal: Principal | None = None, **params: Any) -> Any:
+    about: dict[str, Any] = {"principal": None} if principal is LOCAL else {"principal": principal, "address": "::1"}
+    call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=1, revision="2026-07-28", **about)
+    said = await gateway(call)
+    return msgspec.json.decode(said if isinstance(said, Raw) else msgspec.json.encode(said))
+
+
+async def shown(gateway: Any, principal: Principal | None, method: str = "tools/list") -> list[str]:
+    member, key = LISTS[method]
+    return [one[key] for one in (await ask(gateway, method, principal))[member]]
+
+
+@pytest.mark.parametrize(
+    "order", [(LOCAL, ADMIN, ANN, BOB, None), (None, BOB, ANN, ADMIN, LOCAL)], ids=["admin first", "admin last"]
+)
+@pytest.mark.parametrize("method", LISTS)
+async def test_each_caller_is_shown_what_they_may_have(method: str, order: Any) -> None:
+    gateway = Gateway({"n": guarded()})
+    async with gateway.lifespan():
+        for _ in range(2):
+            for principal in order:
+                found = await shown(gateway, principal, method)
+                assert len(found) == (2 if principal in (ADMIN, LOCAL) else 1), (principal, found)
+                assert any("erase" in one for one in found) == (principal in (ADMIN, LOCAL))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_what_is_shown_can_be_had_and_the_rest_is_not_there(listed: bool) -> None:
+    gateway = Gateway({"n": guarded(), "m": guarded()})
+    async with gateway.lifespan():
+        if listed:
+            await shown(gateway, ADMIN)
+            await shown(gateway, BOB)
+        said = await ask(gateway, "tools/call", ADMIN, name="n_erase", arguments={})
+        assert said["content"][0]["text"] == "done"
+        assert (await ask(gateway, "resources/read", ADMIN, uri="notes://erase"))["contents"]
+        refusals = []
+        for name in ("n_erase", "n_other"):
+            with pytest.raises(Unknown) as refusal:
+                await ask(gateway, "tools/call", BOB, name=name, arguments={})
+            refusals.append(str(refusal.value).replace(name, "it"))
+        # Not even whether it is there.
+        assert "erase" not in refusals[1]
+        assert refusals[0].split(".")[0] == refusals[1].split(".")[0]
+        with pytest.raises(ResourceNotFound):
+            await ask(gateway, "resources/read", BOB, uri="notes://erase")
+
+
+async def test_a_name_that_two_want_leads_to_the_one_that_the_caller_is_shown() -> None:
+    """Without prefixes: the first upstream hides its own from most."""
+    first, second = Server("first"), Server("second")
+    first.tool(name="work", auth=require_scopes("admin"))(lambda: "first")
+    second.tool(name="work")(lambda: "second")
+    gateway = Gateway()
+    gateway.add("a", first, prefix="")
+    gateway.add("b", second, prefix="")
+    async with gateway.lifespan():
+        for principal, answer in ((ADMIN, "first"), (BOB, "second"), (ADMIN, "first")):
+            assert await shown(gateway, principal) == ["work"]
+            said = await ask(gateway, "tools/call", principal, name="work", arguments={})
+            assert said["content"][0]["text"] == answer
+
+
+async def test_what_is_the_same_for_all_users_is_asked_for_once() -> None:
+    asked: list[str] = []
+
+    def watch(inner: Any) -> Any:
+        async def watched(call: Call) -> Any:
+            asked.append(call.method)
+            return await inner(call)
+
+        return watched
+
+    server = Server("open", ttl_ms=60_000, cache_scope="public")
+    server.tool(name="work")(lambda: "done")
+    server.use(watch)
+    gateway = Gateway({"a": server})
+    async with gateway.lifespan():
+        for principal in (BOB, ANN, None, ADMIN, LOCAL):
+            assert await shown(gateway, principal) == ["a_work"]
+    assert asked.count("tools/list") == 1
+
+
+async def test_public_is_not_said_of_a_list_that_depends_on_the_caller() -> None:
+    gateway = Gateway({"n": guarded(ttl_ms=60_000, cache_scope="public")})
+    async with gateway.lifespan():
+        said = await ask(gateway, "tools/list", ADMIN)
+        assert said["cacheScope"] == "private"
+        assert await shown(gateway, BOB) == ["n_read"]
+        assert len(await shown(gateway, ADMIN)) == 2
+
+
+async def test_those_who_are_shown_the_same_share_it_in_memory() -> None:
+    gateway = Gateway({"n": guarded()})
+    async with gateway.lifespan():
+        people = [Principal(f"p{number}", frozenset()) for number in range(50)]
+        for one in people:
+            await shown(gateway, one)
+        of = gateway._routes.upstreams["n"].lists
+        found = {id(of.find(Call(method="tools/list", principal=one)).entries) for one in people}
+        assert len(found) == 1
+        assert len(gateway._routes._tables) == 0
+
+
+async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "MOST_CALLERS", 3)
+    gateway = Gateway({"n": guarded()})
+    async with gateway.lifespan():
+        for number in range(10):
+            scopes = frozenset({"admin"} if number % 2 else ())
+            assert len(await shown(gateway, Principal(f"p{number}", scopes))) == 1 + number % 2
+        assert len(gateway._routes.upstreams["n"].lists._callers) == 3
+        assert len(await shown(gateway, Principal("p1", frozenset({"admin"})))) == 2
+
+
+async def test_what_a_caller_may_have_by_now_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "DOUBT_SECONDS", 0.0)
+    admins: set[str] = set()
+    server = Server("notes")
+    server.tool(name="erase", auth=lambda context: context.token is not None and context.principal.id in admins)(
+        lambda: "erased"
+    )
+    gateway = Gateway({"n": server})
+    async with gateway.lifespan():
+        assert await shown(gateway, BOB) == []
+        with pytest.raises(Unknown):
+            await ask(gateway, "tools/call", BOB, name="n_erase", arguments={})
+        admins.add("bob")
+        said = await ask(gateway, "tools/call", BOB, name="n_erase", arguments={})
+        assert said["content"][0]["text"] == "erased"
+        assert await shown(gateway, BOB) == ["n_erase"]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_change_is_told_and_seen_by_those_whom_it_is_for(revision: Any) -> None:
+    server = guarded()
+    gateway = Gateway({"n": server})
+
+    def known(inner: Any) -> Any:
+        async def as_admin(call: Call) -> Any:
+            return await inner(msgspec.structs.replace(call, principal=ADMIN))
+
+        return as_admin
+
+    gateway.use(known)
+    async with Client(gateway, revision=revision) as client, client.listen(tools=True) as changes:
+        assert len(await client.list_tools()) == 2
+        server.tool(name="more", auth=require_scopes("admin"))(lambda: "more")
+        async with asyncio.timeout(20):
+            await anext(aiter(changes))
+            assert {one.name for one in await client.list_tools(fresh=True)} == {"n_read", "n_erase", "n_more"}
+
+
+async def test_a_caller_for_whom_an_upstream_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(call: Call) -> Any:
+        if call.principal == BOB and call.method == "tools/list":
+            await asyncio.Event().wait()
+        if call.method == "tools/list":
+            tool = Tool(name="work", input_schema={"type": "object"})
+            return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
+        raise MethodNotFound(call.method)
+
+    monkeypatch.setattr("portico.gateway.routes.FIRST_SECONDS", 0.2)
+    gateway = Gateway({"a": handler})
+    async with gateway.lifespan(), asyncio.timeout(20):
+        assert await shown(gateway, BOB) == []
+        assert await shown(gateway, ANN) == ["a_work"]
+        assert await shown(gateway, None) == ["a_work"]
+
+
+async def test_one_that_fails_is_listed_as_soon_as_it_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    broken = True
+
+    async def handler(call: Call) -> Any:
+        if broken:
+            raise ZeroDivisionError("secret")
+        tool = Tool(name="work", input_schema={"type": "object"})
+        return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
+
+    gateway = Gateway({"a": handler, "n": guarded()})
+    async with gateway.lifespan():
+        assert await shown(gateway, BOB) == ["n_read"]
+        assert "a cannot be listed" in caplog.text
+        broken = False
+        assert await shown(gateway, BOB) == ["a_work", "n_read"]
+
+
+async def test_what_one_person_was_given_is_not_kept_for_all(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/kept.db"
+    for principal, tools in ((LOCAL, 2), (None, 1), (BOB, 1), (ADMIN, 2)):
+        gateway = Gateway({"n": guarded()}, store=store)
+        async with gateway.lifespan():
+            assert len(await shown(gateway, principal)) == tools
+
+
+async def test_a_face_finds_for_each_caller_what_is_theirs() -> None:
+    gateway = Gateway({"n": guarded()})
+    gateway.add_view("all")
+    async with gateway.lifespan():
+        for principal, names in ((ADMIN, ["n_read", "n_erase"]), (BOB, ["n_read"])):
+            assert await shown(gateway.views["all"], principal) == names
+        with pytest.raises((Unknown, ToolError)):
+            await ask(gateway.views["all"], "tools/call", BOB, name="n_erase", arguments={})
