@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
     # A client sends the same head again and again. One that was read and let in before, but for the lines that vary,
-    # with a whole body behind it and nothing else, is not judged again; and one that is plain is read without the parser.
+    # with a whole body behind it and nothing else, is not judged again; what else is plain is read without the parser.
 
     def _serve_whole(self, data: bytes) -> bool:
         known, listener, exchange = self._known, self.listener, self.exchange
