@@ -21,15 +21,10 @@ class CurrentCall:
     # The Context of a body that has one; otherwise its Call and its Runtime.
     _answering: ContextVar[Any] = ContextVar("portico_answering", default=None)
 
-    @classmethod
-    def enter(cls, found: Any) -> None:
-        """From here on this is being answered, for what runs in the same context."""
-        cls._answering.set(found)
-
-    @classmethod
-    def found(cls) -> Any:
-        """What is being answered; None outside of a call."""
-        return cls._answering.get()
+    # From here on this is being answered, for what runs in the same context.
+    enter = _answering.set
+    # What is being answered; None outside of a call.
+    found = _answering.get
 
     @classmethod
     def hold(cls) -> Token[Any] | None:
