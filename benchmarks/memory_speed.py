@@ -3,9 +3,10 @@
     python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300] [--json]
 
 Times are of this process, from the call to its return, each write on the disk, secrets looked for and duplicates and
-contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. “In a scope” is one namespace of
-one project, “over all” is every project. The cold start is `portico serve --services memory`, from its start to the
-answer of a first recall, the best of five. `--large` is for a million.
+contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An import is of 5,000 in
+JSON lines, into those that are there; secrets are looked for. “In a scope” is one namespace of one project, “over all”
+is every project. The cold start is `portico serve --services memory`, from its start to the answer of a first recall,
+the best of five. `--large` is for a million.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pathlib import Path
 
 from memory_corpus import Corpus
 from portico import Client
-from portico.services.memory.store.capture import Draft
+from portico.services import moments
+from portico.services.memory.share import export_import, portable
+from portico.services.memory.store.capture import Draft, record_of
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.screening_policy import Guard
 from portico.store.database import Database
@@ -41,6 +44,7 @@ async def measure(url: str, count: int, questions: int) -> dict[str, float]:
         await memories.open()
         found, some = await _fill(memories, corpus, count)
         found |= await _captures(memories, list(corpus.drafts(questions)))
+        found |= await _import(memories, list(corpus.drafts(BATCH)))
         asked = [(corpus.question(one.content), one) for one in random.Random(1).sample(some, questions)]
         for key, where in (
             ("scope", lambda one: f"project:{one.project} ns:{one.namespace}"),
@@ -78,6 +82,15 @@ async def _captures(memories: Memories, drafts: list[Draft]) -> dict[str, float]
         await memories.capture(draft)
 
     return await timed("capture", [lambda one=one: capture(one) for one in drafts], warm=30)
+
+
+async def _import(memories: Memories, drafts: list[Draft]) -> dict[str, float]:
+    now = moments.now()
+    text = portable.dumped([record_of(one, now) for one in drafts], "jsonl")
+    began, busy = time.perf_counter(), time.process_time()
+    brought = await export_import.bring(memories, text, "jsonl", screen=Guard("redact").passed)
+    taken, worked = time.perf_counter() - began, time.process_time() - busy
+    return {"import": brought.added / taken, "import_cpu": worked / brought.added * 1e6}
 
 
 async def timed(key: str, calls: list[Callable[[], Awaitable[object]]], warm: int) -> dict[str, float]:
@@ -139,6 +152,8 @@ LINES = (
     ("capture_cpu", "capture, CPU time, p50", "ms"),
     ("bulk", "bulk", "per s"),
     ("bulk_cpu", "bulk, CPU time of each", "µs"),
+    ("import", "import", "per s"),
+    ("import_cpu", "import, CPU time of each", "µs"),
     ("scope_p50", "recall in a scope, p50", "ms"),
     ("scope_p99", "recall in a scope, p99", "ms"),
     ("scope_cpu", "recall in a scope, CPU time, p50", "ms"),

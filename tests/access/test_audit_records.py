@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -333,3 +335,28 @@ async def test_who_acts_for_whom_is_recorded(tmp_path: Path) -> None:
         await client.call_tool("add", {"a": 1, "b": 2})
     (one,) = await calls(tmp_path)
     assert (one.principal, one.issuer, one.actors) == ("ann", "https://login.example", ("agent", "orchestrator"))
+
+
+async def test_all_is_written_only_when_what_is_being_made_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are made in a thread, which a busy machine may come to late."""
+    server = house()
+    audit = audited(server, tmp_path)
+    begun, may_go_on = threading.Event(), threading.Event()
+    async with Client(server) as client:
+        await audit.writer.written()
+        make = audit.writer._make
+
+        def slowly(some: Any) -> Any:
+            begun.set()
+            assert may_go_on.wait(10)
+            return make(some)
+
+        monkeypatch.setattr(audit.writer, "_make", slowly)
+        await client.call_tool("add", {"a": 1, "b": 2})
+        assert await asyncio.to_thread(begun.wait, 10)
+        waiting = asyncio.ensure_future(audit.writer.written())
+        await asyncio.wait([waiting], timeout=0.1)
+        assert not waiting.done()
+        may_go_on.set()
+        await asyncio.wait_for(waiting, 10)
+        assert [one.name for one in await calls(tmp_path)] == ["add"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -21,6 +22,7 @@ from portico import (
     ToolError,
 )
 from portico.extend import REVISIONS
+from portico.wire.errors import InternalError
 
 
 def made(*middleware: Any) -> tuple[Server, list[int]]:
@@ -43,6 +45,41 @@ def made(*middleware: Any) -> tuple[Server, list[int]]:
         return "there"
 
     return server, ran
+
+
+async def test_a_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    class Forgetful(Hooks):
+        async def on_list_tools(self, context: MiddlewareContext, call_next: Any) -> Any:
+            await call_next(context)
+
+    server, _ = made(Forgetful())
+    async with Client(server) as client:
+        with pytest.raises(InternalError, match="error id"):
+            await client.list_tools()
+        assert (await client.call_tool("count")).data == 1
+    assert "Forgetful gave no result for tools/list" in caplog.text
+
+
+async def test_a_hook_that_hangs_holds_up_its_own_request_alone() -> None:
+    cancelled: list[str] = []
+
+    class Hanging(Hooks):
+        async def on_call_tool(self, context: MiddlewareContext, call_next: Any) -> Any:
+            try:
+                return await (asyncio.Event().wait() if context.name == "long" else call_next(context))
+            except asyncio.CancelledError:
+                cancelled.append(context.name)
+                raise
+
+    server, _ = made(Hanging())
+    async with Client(server) as client, asyncio.timeout(20):
+        hangs = asyncio.create_task(client.call_tool("long"))
+        assert (await client.call_tool("count")).data == 1
+        hangs.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hangs
+        assert (await client.call_tool("count")).data == 2
+    assert cancelled == ["long"]
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -52,6 +52,15 @@ def put(n: int) -> str:
     return f"put {n}"
 
 
+@server.tool(annotations={"readOnlyHint": True})
+async def rest(n: int) -> None:
+    """The server is stopped meanwhile, as a deploy stops it."""
+    if fate.exists() and fate.read_text() == f"stop {n}":
+        fate.unlink()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+
 async def post(ctx: Context, n: int) -> str:
     """Write one line, as a task."""
     await ctx.step("write", lambda: write(n))

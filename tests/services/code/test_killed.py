@@ -46,13 +46,13 @@ class Person:
         return {}
 
 
-async def call(person: Person, revision: str, file: Path, data: int) -> Any:
+async def call(person: Person, revision: str, file: Path, data: int, code: str = CODE) -> Any:
     command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db"))]
     async with (
         asyncio.timeout(PATIENCE),
         Client(command, revision=revision, elicitation_handler=person.answer) as client,
     ):
-        return await client.call_tool("run", {"code": CODE, "data": data}, raise_on_error=False)
+        return await client.call_tool("run", {"code": code, "data": data}, raise_on_error=False)
 
 
 # When it is killed; which write is one that may be repeated; what is unknown then.
@@ -91,3 +91,18 @@ async def test_the_write_that_was_not_made_yet_is_told_of_too(tmp_path: Path) ->
     said = await call(person, "2025-06-18", file, 0)
     assert said.structured["value"][0] == [[5, "OutcomeUnknown"]]
     assert file.read_text().split() == [str(n) for n in range(1, 11) if n != 5]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_server_that_is_stopped_loses_as_little_as_one_that_is_killed(tmp_path: Path, revision: str) -> None:
+    """It has the time to cut off what it runs, which must not be taken for a client that lost interest."""
+    file, person = tmp_path / "ledger", Person()
+    file.with_suffix(".fate").write_text("stop 2")
+    code = "from tools import rest, write\nfor n in range(1, 4):\n    await rest(n)\n    await write(n)\n"
+    with pytest.raises(TransportError):
+        await call(person, revision, file, 0, code)
+    assert file.read_text().split() == ["1"]
+    said = await call(person, revision, file, 0, code)
+    assert said.structured["resumed"] is True
+    assert file.read_text().split() == ["1", "2", "3"]
+    assert person.asked == 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import recall
+from portico.services.memory.search import matching, other_words, recall
 from portico.services.memory.store import filters, narrowing, past, records, selection
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
@@ -207,6 +208,46 @@ def test_the_same_text_is_looked_for_by_its_digest(stores: tuple[Path, Path], pr
         assert records.same(tx, "project", WRITABLE[0], digest, project, moments.now()) is None
 
     small, large = (steps(path, look) for path in stores)
+    assert large < 2 * small + 10
+
+
+@pytest.mark.parametrize("scopes", [1, 3])
+def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path, Path], scopes: int) -> None:
+    plans: list[str] = []
+
+    class Explained(SqliteTransaction):
+        def _fetch(self, sql: str, parameters: Any) -> Any:
+            plans.extend(row[3] for row in super()._fetch(f"explain query plan {sql}", parameters)[1])
+            return super()._fetch(sql, parameters)
+
+    connection = sqlite3.connect(stores[1], isolation_level=None)
+    try:
+        tx = Explained(connection, str(stores[1]), writes=False)
+        numbers = tx.all(int, f"select number from memory_scope order by number limit {scopes}")
+        newest = matching._postings_of(tx, "server", numbers, 10)
+        assert newest == sorted(matching._postings_of(tx, "server", numbers, LARGE), reverse=True)[:10]
+        assert len(newest) == 10
+        found = other_words._newest(tx, ["unknown", "server"], numbers, memories=matching.MANY_MEMORIES + 1)
+        assert found["server"][:10] == [seat for seat, _ in newest]
+    finally:
+        connection.close()
+    assert plans
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan]
+
+
+def test_what_is_like_a_memory_is_found_by_its_rare_words_and_by_a_frequent_one_if_there_is_no_other(
+    stores: tuple[Path, Path],
+) -> None:
+    def look(tx: Transaction, *words: str) -> list[int]:
+        sql = "select number, memories from memory_scope order by memories desc limit 1"
+        return matching.most_alike(tx, dict.fromkeys(words, 1.0), *tx.one(tuple[int, int], sql), 5)
+
+    def ask(tx: Transaction) -> None:
+        assert look(tx, "unknown", "server", "postgresql") == look(tx, "postgresql") != []
+        assert len(look(tx, "unknown", "server")) == 5
+        assert look(tx, "unknown") == []
+
+    small, large = (steps(path, ask) for path in stores)
     assert large < 2 * small + 10
 
 

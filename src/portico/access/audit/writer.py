@@ -97,6 +97,8 @@ class AuditWriter:
         self._head_after = 0.0
         # Made, and not written yet; and whether the store may have it although it did not say so.
         self._made: _RecordGroup | None = None
+        # Whether some are being made, by a thread.
+        self._making = False
         self._unsure = False
         self._ending = asyncio.Event()
         # Those who wait until all is written.
@@ -237,7 +239,7 @@ class AuditWriter:
         """Wait until everything that was noted so far is written."""
         if self._due is None:
             return
-        while self._waiting or self._made is not None or self._dropped:
+        while self._waiting or self._making or self._made is not None or self._dropped:
             heard = asyncio.Event()
             self._listeners.add(heard)
             self._due.set()
@@ -256,7 +258,9 @@ class AuditWriter:
         while self._made is not None or left > 0 or self._dropped or signed:
             if self._made is None:
                 left -= GROUP
+                self._making = True
                 self._made = await asyncio.to_thread(self._make, self._take())
+                self._making = False
             group, last = self._made, left <= 0
             signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= CHECKPOINT_RECORDS
             stored = await self._keep(group, signs, ended and last)

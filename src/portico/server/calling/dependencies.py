@@ -7,13 +7,16 @@ yields is taken, and the rest of it runs when the call is over.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from contextlib import contextmanager as synccontextmanager
+from contextvars import copy_context
 from functools import partial, wraps
 from inspect import Parameter
+from threading import Lock
 from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -28,6 +31,8 @@ Function = Callable[..., Any]
 
 _CONTEXT = "portico_context"
 _DEEPEST = 50
+# How long the rest of the functions may take when a call is over.
+LEAVE_SECONDS = 30.0
 # Parameters that take whatever is left, for which there is nothing.
 _OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
@@ -116,7 +121,7 @@ def with_dependencies(fn: Function) -> Function:
         given.apply_defaults()
         values = dict(given.arguments)
         context: Context = values[plan.context] if plan.context else values.pop(_CONTEXT)
-        async with AsyncExitStack() as stack:
+        async with _TimelyStack() as stack:
             making = _Making(plans, context, values, stack)
             for name, one in plan.made.items():
                 values[name] = await making.value(one, plan.hints.get(name))
@@ -178,6 +183,63 @@ def _is_context(hint: Any) -> bool:
     return isinstance(bare, type) and issubclass(bare, Context)
 
 
+class _TimelyStack(AsyncExitStack):
+    """What is left within some time, also where the call was cancelled already and will not be again."""
+
+    async def __aexit__(self, *failure: Any) -> bool | None:
+        async with asyncio.timeout(LEAVE_SECONDS):
+            return await super().__aexit__(*failure)
+
+
+class _InThread:
+    """A context manager that may block: it is entered and left in threads. What it sets in the context of the call, the
+    body sees."""
+
+    def __init__(self, manager: AbstractContextManager[Any], context: Context) -> None:
+        self._manager = manager
+        self._context = context
+        # One for both, so that what was set can be taken back.
+        self._variables = copy_context()
+        self._lock = Lock()
+        self._entered = self._abandoned = False
+
+    async def __aenter__(self) -> Any:
+        try:
+            value = await self._context.in_thread(self._variables.run, self._enter)
+        except asyncio.CancelledError:
+            with self._lock:
+                self._abandoned = True
+            if self._entered:
+                await self.__aexit__(None, None, None)
+            raise
+        for variable, said in self._variables.items():
+            if variable.get(None) is not said:
+                variable.set(said)
+        return value
+
+    def _enter(self) -> Any:
+        value = self._manager.__enter__()
+        with self._lock:
+            self._entered = not self._abandoned
+        if not self._entered:
+            # The call is over: there is nothing that would leave it.
+            self._manager.__exit__(None, None, None)
+        return value
+
+    async def __aexit__(self, *failure: Any) -> Any:
+        try:
+            return await self._context.in_thread(self._variables.run, self._leave, *failure)
+        except ToolError:
+            if not self._entered:
+                raise
+            # There are too many calls for another thread, and it has to be left all the same.
+            return self._variables.run(self._leave, *failure)
+
+    def _leave(self, *failure: Any) -> Any:
+        self._entered = False
+        return self._manager.__exit__(*failure)
+
+
 class _Making:
     """The values of one call."""
 
@@ -222,11 +284,13 @@ class _Making:
         if inspect.isasyncgenfunction(written):
             return await self._stack.enter_async_context(asynccontextmanager(fn)(**values))
         if inspect.isgeneratorfunction(written):
-            return self._stack.enter_context(synccontextmanager(fn)(**values))
+            return await self._stack.enter_async_context(_InThread(synccontextmanager(fn)(**values), self._context))
         found = await _called(fn, values, self._context)
         if isinstance(found, AbstractAsyncContextManager):
             return await self._stack.enter_async_context(found)
-        return self._stack.enter_context(found) if isinstance(found, AbstractContextManager) else found
+        if isinstance(found, AbstractContextManager):
+            return await self._stack.enter_async_context(_InThread(found, self._context))
+        return found
 
     async def _answer(self, found: Any, hint: Any, fn: Function) -> Any:
         """What a question came to, where the function asked one."""

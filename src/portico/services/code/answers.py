@@ -61,7 +61,7 @@ def outcome_of(tool: ScriptTool, result: Any) -> str:
     try:
         said = _said.decode(encoded)
         return _refused(said) if said.isError else f'{{"value":{_value(tool, said)}}}'
-    except (msgspec.DecodeError, RecursionError) as failure:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         # An upstream can say anything.
         return error(f"The result of {tool.name} cannot be read: {failure}", "InvalidResult")
 
@@ -132,9 +132,12 @@ def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
 
 def error(text: str, kind: str, details: Any = None, *, retryable: bool = False) -> str:
     said: dict[str, Any] = {"text": text[:LONGEST_WORDS], "kind": kind, "retryable": retryable}
-    if details is not None:
-        said["details"] = details
-    return f'{{"error":{_json(said)}}}'
+    try:
+        return f'{{"error":{_json(said if details is None else {**said, "details": details})}}}'
+    except (Error, TypeError, ValueError, RecursionError):
+        # A body can say what JSON cannot. The script waits for an answer all the same.
+        plain = {name: one.encode(errors="replace").decode() for name, one in said.items() if isinstance(one, str)}
+        return f'{{"error":{_json({**said, **plain})}}}'
 
 
 def _json(value: Any) -> str:

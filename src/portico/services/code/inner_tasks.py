@@ -51,7 +51,10 @@ def task_in(result: Any) -> str | None:
     """The id of the task that a call has become; None if it has come to a result."""
     if isinstance(result, CallToolResult) or (type(result) is Raw and b'"task"' not in bytes(result)):
         return None
-    found = _begun.decode(to_json(result))
+    try:
+        found = _begun.decode(to_json(result))
+    except (msgspec.DecodeError, RecursionError):
+        return None  # no task, and what else it is not is said elsewhere
     return found.task_id if found.result_type == "task" else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -28,6 +29,8 @@ from portico.services.live.limits import MIB
 
 LONGEST_CODE = 256 * 1024
 MOST_DESCRIBED = 50
+# How long a run that was cut off is remembered: longer than a server takes to stop that cuts off what it runs.
+FORGET_SECONDS = 10.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 # It does what its script does, and for that each tool is asked about by itself.
@@ -80,6 +83,8 @@ class Code(Service):
         self._store = RunStore(store_url(store, None))
         self.saved = SavedScripts(self._store)
         self._server: Server | None = None
+        # What forgets the runs that were cut off.
+        self._forgetting: set[asyncio.Task[None]] = set()
         # Another's tools are not ours, even if they come from one that is called so.
         own = (self.name,) if target is None else ()
         self.tables = CallerTables(lambda: self._server if self._target is None else self._target, own)
@@ -110,6 +115,10 @@ class Code(Service):
             yield
         finally:
             await self._jails.close()
+            for one in self._forgetting:
+                one.cancel()
+            if self._forgetting:
+                await asyncio.wait(self._forgetting)
             await self._store.close()
 
     async def run(
@@ -218,8 +227,31 @@ class Code(Service):
             end = await run.run(code, data)
             is_over = True
         finally:
-            await _leave(journal, is_over=is_over)
+            await self._leave(ctx, journal, is_over=is_over)
         return await self._result(ctx, end, run, journal), run
+
+    async def _leave(self, ctx: Context, journal: Journal, *, is_over: bool) -> None:
+        if is_over:
+            await journal.finish()
+            return
+        try:
+            if journal.stored and not ctx.cancelled:
+                # It goes on with the answer to its question, or as a task.
+                await journal.save("paused")
+        finally:
+            # Last: what is saved says that a process is alive.
+            await journal.rest()
+        if journal.stored and ctx.cancelled:
+            forgetting = asyncio.create_task(self._forget_later(journal))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
+
+    async def _forget_later(self, journal: Journal) -> None:
+        """A run was cut off. If this server is there a while later, it was the client that did not want it any more;
+        if not, the server was stopped, and the same script goes on as after a kill."""
+        await asyncio.sleep(FORGET_SECONDS)
+        with suppress(ToolError):
+            await journal.finish()
 
     async def _result(self, ctx: Context, end: RunEnd, run: ScriptRun, journal: Journal) -> ToolResult:
         shown = outputs.read(end, run.calls, run.unknown, resumed=journal.resumed)
@@ -238,16 +270,6 @@ class Code(Service):
 
 STRANGERS = "(not logged in)"
 RESERVED: Sequence[str] = ("run", "describe_tools", "run_saved", "forget_saved", "find_tools", "call_tool")
-
-
-async def _leave(journal: Journal, *, is_over: bool) -> None:
-    if is_over:
-        await journal.finish()
-        return
-    await journal.rest()
-    if journal.stored:
-        # It goes on with the answer to its question, if it has one.
-        await journal.save("paused")
 
 
 def owner_of(caller: Context | Call) -> str:

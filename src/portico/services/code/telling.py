@@ -72,8 +72,11 @@ class ScriptAnswers:
         self._outbox.append((one, outcome))
         if wrote:
             self._wrote.append(one.n)
-        if wrote or not self._held:
             self._pump()
+        elif not self._held:
+            # With what else is finished in this turn of the loop.
+            self.hold()
+            asyncio.get_running_loop().call_soon(self.release)
 
     def _pump(self) -> None:
         """Tell the script what is new, as soon as that may be."""

@@ -210,11 +210,23 @@ def install_tools(channel: ToolChannel, table: NameTable) -> None:
     vars(top)["ToolError"] = ToolFailure
     for owner, functions in table.items():
         if owner:
-            vars(top)[owner] = _module(f"tools.{owner}", channel, functions)
+            module = _module(f"tools.{owner}", channel, functions)
+            vars(module)["__tool__"] = vars(top).get(owner)
+            vars(top)[owner] = module
 
 
-def _module(name: str, channel: ToolChannel, functions: Mapping[str, Any]) -> ModuleType:
-    module = ModuleType(name, "Tools: call them with `await`.")
+class ToolModule(ModuleType):
+    """The tools of one owner. A tool may have the same name as the owner of others: then this is both."""
+
+    def __call__(self, /, *values: Any, **arguments: Any) -> Any:
+        tool = vars(self).get("__tool__")
+        if tool is None:
+            raise TypeError(f"{self.__name__} is a module of tools, and no tool")
+        return tool(*values, **arguments)
+
+
+def _module(name: str, channel: ToolChannel, functions: Mapping[str, Any]) -> ToolModule:
+    module = ToolModule(name, "Tools: call them with `await`.")
     for one, (tool, parameters) in functions.items():
         vars(module)[one] = ToolFunction(channel, one, tool, parameters)
 

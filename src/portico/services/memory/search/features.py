@@ -75,7 +75,7 @@ def measure(
     get, shift, head_shift, bits = matches.by_seat.get, matches.shift, matches.head_shift, matches.bits
     thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
     shares, rarities, everything = _shares(matches)
-    alike, everything, unit = matches.alike.get, UNIT * everything, UNIT << shift
+    alike, everything, unit = matches.alike.get, UNIT * everything, 1 / (UNIT << shift)
     about = ASSISTANT if question.manner.of_assistant else USER
     found: list[tuple[float, ...]] = []
     for seat, _, author, kind, _, _ in candidates:
@@ -93,19 +93,19 @@ def measure(
             further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
         found.append(
             (
-                own / unit,
+                own * unit,
                 head,
                 rarities[around & bits],
                 rarities[further >> head_shift & bits],
-                before / unit,
-                after / unit,
-                before_two / unit,
-                thread_best(thread, 0) / unit,
+                before * unit,
+                after * unit,
+                before_two * unit,
+                thread_best(thread, 0) * unit,
                 rarities[thread_all(thread, 0) & bits],
                 alike(seat, 0) / everything,
                 is_named,
                 head if is_named else 0.0,
-                kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
+                kind == PERSON and not is_named and seat >> positions.SCOPE_SHIFT in named.scopes,
             )
         )
     return found

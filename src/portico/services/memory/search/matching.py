@@ -98,7 +98,7 @@ class Matches:
 
     def add_namespace(self, named: NamedNamespace) -> None:
         """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
-        seats = dict.fromkeys(seat for seat in self.by_seat if positions.scope_of(seat) in named.scopes)
+        seats = dict.fromkeys([seat for seat in self.by_seat if seat >> positions.SCOPE_SHIFT in named.scopes])
         seats |= dict.fromkeys(named.newest)
         self.add(named.term, [(seat, ONE << 1) for seat in seats], named.memories)
 
@@ -236,11 +236,8 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     long words are seldom frequent."""
     longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
     found = Matches({term: terms[term] for term in longest}, memories)
-    read = _newest(tx, longest, scope, FEW_POSTINGS)
-    for postings, term in sorted(zip(read, longest, strict=True), key=lambda one: len(one[0])):
-        # A term that very many have distinguishes nothing, unless there is no other.
-        if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
-            found.add(term, postings, len(postings))
+    for postings, term in _rare(tx, longest, scope) or _frequent(tx, longest, scope):
+        found.add(term, postings, len(postings))
     # Two texts that are alike share most of their words, so at least some of the long ones.
     least = math.ceil(len(found.order) / 4)
     return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
@@ -291,27 +288,42 @@ def read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | Non
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> list[Posting]:
     source, values = within(scopes)
-    sql = f"select p.seat, p.weight from {source} p.term = :term order by p.seat desc limit :most"
+    sql = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
     return tx.all(tuple, sql, {"term": term, "most": most, **values})
 
 
-def _newest(tx: Transaction, terms: Sequence[str], scope: int, most: int) -> list[list[Posting]]:
-    """So many postings of each of these terms, in one statement."""
+def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Posting], str]]:
+    """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
+    first."""
     first = positions.first_of_scope(scope)
-    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
-    found: list[list[Posting]] = [[] for _ in terms]
-    for number, seat, weight in tx.all(tuple, _newest_of(len(terms)), values):
-        found[number].append((seat, weight))
-    return found
+    values: dict[str, Any] = {f"term_{number}": term for number, term in enumerate(terms)}
+    values |= {"first": first, "end": first + positions.SCOPE}
+    read: list[list[Posting]] = [[] for _ in terms]
+    for number, seat, weight in tx.all(tuple, _rare_of(len(terms)), values):
+        read[number].append((seat, weight))
+    found = [(postings, term) for postings, term in zip(read, terms, strict=True) if postings]
+    return sorted(found, key=lambda one: len(one[0]))
 
 
 @lru_cache(FEW_TERMS)
-def _newest_of(terms: int) -> str:
+def _rare_of(terms: int) -> str:
+    """The statement for so many terms. It sees in the index which are frequent, so that their postings are not fetched;
+    the first limit is for SQLite, which does not see it before it has gone through all of them."""
+    source = "from memory_posting where term = :term_{0} and seat >= :first and seat < :end"
     one = (
-        "select * from (select {0} as number, seat, weight from memory_posting where term = ? and seat >= ? "
-        "and seat < ? order by seat desc limit ?) as term_{0}"
+        f"select * from (select {{0}} as number, seat, weight {source} limit {FEW_POSTINGS}) as term_{{0}} "
+        f"where not exists (select 1 {source} limit 1 offset {FEW_POSTINGS - 1})"
     )
     return " union all ".join(one.format(number) for number in range(terms))
+
+
+def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Posting], str]]:
+    """The first of these terms that a memory of a scope has, and its newest postings: it distinguishes little, but is
+    all there is."""
+    for term in terms:
+        if postings := _postings_of(tx, term, [scope], FEW_POSTINGS):
+            return [(postings, term)]
+    return []
 
 
 def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
@@ -319,8 +331,18 @@ def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
     `cross join` tells SQLite to begin with the scopes."""
     if scopes is None:
         return "memory_posting as p where", {}
+    if len(scopes) == 1:
+        first = positions.first_of_scope(scopes[0])
+        values = {"first": first, "end": first + positions.SCOPE}
+        return "memory_posting as p where p.seat >= :first and p.seat < :end and", values
     source = (
         "memory_scope as s cross join memory_posting as p where s.number in :scopes "
         f"and p.seat >= s.number * {positions.SCOPE} and p.seat < (s.number + 1) * {positions.SCOPE} and"
     )
     return source, {"scopes": list(scopes)}
+
+
+def newest_first(scopes: Sequence[int] | None) -> str:
+    """The order of what is read `within` scopes, the highest seats first. That of the scopes is said as well, because
+    SQLite reads in this order then, and would sort otherwise."""
+    return "p.seat desc" if scopes is None or len(scopes) == 1 else "s.number desc, p.seat desc"

@@ -7,10 +7,11 @@ has the word itself. What it counts is the rarity of the word of the question, t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from portico.extend import Transaction, neighbours
-from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
+from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, newest_first, within
 
 # How many other words are looked for; and how many of those that are nearer than this.
 MOST, MOST_NEAR, NEAR = 12, 64, 0.54
@@ -37,10 +38,8 @@ def add_other_words(
     wanted = _chosen(found, terms)
     if not wanted:
         return []
-    words = list(dict.fromkeys(word for _, word, _, _ in wanted))
-    by_word: dict[str, list[int]] = {}
-    for word, seat in _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among):
-        by_word.setdefault(word, []).append(seat)
+    words = list(dict.fromkeys([word for _, word, _, _ in wanted]))
+    by_word = _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among)
     bits = {term: 1 << number for number, term in enumerate(found.order)}
     free = len(found.order)
     alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
@@ -68,25 +67,29 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
     return others[:MOST] + [one for one in others[MOST:] if one[3] >= NEAR][: MOST_NEAR - MOST]
 
 
-def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> list[tuple[str, int]]:
+def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> dict[str, list[int]]:
     sql = "select term, seat from memory_posting where term in :words and seat in :seats"
-    return tx.all(tuple[str, int], sql, {"words": words, "seats": list(seats)})
+    return _by_word(tx.all(tuple, sql, {"words": words, "seats": list(seats)}))
 
 
-def _newest(
-    tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int
-) -> Iterator[tuple[str, int]]:
+def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
     """Which memories have each word; of a frequent one in a large store, the newest."""
-    if memories <= MANY_MEMORIES:
-        for word, seat, _ in read_postings(tx, words, scopes):
-            yield word, seat
-        return
     source, values = within(scopes)
+    if memories <= MANY_MEMORIES:
+        sql = f"select p.term, p.seat from {source} p.term in :words"
+        return _by_word(tx.all(tuple, sql, {"words": words, **values}))
     one = (
         "select * from (select {0} as number, p.seat as seat from {1} p.term = :word_{0} "
-        "order by p.seat desc limit {2}) as word_{0}"
+        "order by {2} limit {3}) as word_{0}"
     )
-    sql = " union all ".join(one.format(number, source, MOST_POSTINGS) for number in range(len(words)))
+    order = newest_first(scopes)
+    sql = " union all ".join(one.format(number, source, order, MOST_POSTINGS) for number in range(len(words)))
     values |= {f"word_{number}": word for number, word in enumerate(words)}
-    for number, seat in tx.all(tuple, sql, values):
-        yield words[number], seat
+    return _by_word((words[number], seat) for number, seat in tx.all(tuple, sql, values))
+
+
+def _by_word(rows: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found = defaultdict[str, list[int]](list)
+    for word, seat in rows:
+        found[word].append(seat)
+    return found

@@ -17,8 +17,9 @@ MOST_SCOPES = 1 << _SCOPE_BITS
 # The place of a memory that belongs to no thread; and how many are in a thread at most, four of them being neighbours.
 ALONE = PLACES // 2
 MOST_IN_THREAD = ALONE - 4
-# How many positions a scope has.
-SCOPE = MOST_THREADS * PLACES
+# How far the scope is to the left, and how many positions it has.
+SCOPE_SHIFT = _THREAD_BITS + PLACE_BITS
+SCOPE = 1 << SCOPE_SHIFT
 
 
 def seat(scope: int, thread: int, place: int) -> int:
@@ -26,7 +27,7 @@ def seat(scope: int, thread: int, place: int) -> int:
 
 
 def scope_of(seat: int) -> int:
-    return seat >> _THREAD_BITS + PLACE_BITS
+    return seat >> SCOPE_SHIFT
 
 
 def thread_of(seat: int) -> int:

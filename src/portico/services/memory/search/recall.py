@@ -110,8 +110,9 @@ class RecallQuery(Struct, frozen=True):
     """A question, and where to search."""
 
     query: str
-    # Numbers of `memory_scope`; none means all.
+    # Numbers of `memory_scope`; none means all. And how many memories these have, where that is known.
     scopes: Sequence[int] | None = None
+    memories: int | None = None
     limit: int = 10
     # A phrase of SQL about `memory`, and its parameters.
     condition: str = ""
@@ -166,10 +167,10 @@ def _ranked_within(
     tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int, sense: Sense | None, mode: Mode
 ) -> list[Scored]:
     """The best of what a filter lets through."""
-    scopes, rest = _scopes(tx, filter)
+    scopes, memories, rest = _scopes(tx, filter)
     condition, values = _condition(rest)
     among = narrowing.few_by_condition(tx, rest) if condition else None
-    search = RecallQuery(query, scopes, limit, condition, values, at, sense, among)
+    search = RecallQuery(query, scopes, memories, limit, condition, values, at, sense, among)
     rank = _by_meaning if mode == "vector" else _by_features
     found = rank(tx, search)
     if condition and among is None and len(found) < limit:
@@ -211,21 +212,22 @@ def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     return where(filter, CURRENT)
 
 
-def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, MemoryFilter]:
-    """Where a filter allows to look, None being everywhere; and what else it says."""
+def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, int | None, MemoryFilter]:
+    """Where a filter allows to look, None being everywhere; how many memories are there, where that is known; and what
+    else it says."""
     phrases, values = narrowing.place_phrases(filter)
     rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
     if not phrases:
-        return None, rest
+        return None, None, rest
     sql = (
-        "select number, (select count(*) from memory_scope) from memory_scope "
+        "select number, memories, (select count(*) from memory_scope) from memory_scope "
         f"where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
     )
-    found = tx.all(tuple[int, int], sql, values)
+    found = tx.all(tuple[int, int, int], sql, values)
     if len(found) > MOST_SCOPES:
-        return None, filter
-    everywhere = bool(found) and len(found) == found[0][1]
-    return (None if everywhere else [number for number, _ in found]), rest
+        return None, None, filter
+    everywhere = bool(found) and len(found) == found[0][2]
+    return None if everywhere else [number for number, *_ in found], sum(memories for _, memories, _ in found), rest
 
 
 def is_looked_through(filter: MemoryFilter) -> bool:
@@ -291,7 +293,7 @@ def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
 
 def look(tx: Transaction, search: RecallQuery) -> Look:
     question, sense = ask(search.query, search.now), search.sense
-    memories = _memories(tx, search.scopes)
+    memories = _memories(tx, search.scopes) if search.memories is None else search.memories
     named, names = _named(tx, question, search.scopes)
     terms = {term: share for term, share in question.terms.items() if question.written[term] not in names}
     reader = _CandidateReader(tx, search)
