@@ -7,6 +7,7 @@ before its services are asked; what it passes on, where it is known whose it is:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
 from typing import Any, NoReturn, Protocol
@@ -21,6 +22,7 @@ from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
 from portico.server.registry.catalog import KINDS, Catalog
+from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Bundles, Service
 from portico.server.registry.views import CallerView, KeptViews
@@ -58,6 +60,23 @@ class Protection:
         self.witness: Witness | None = None
         self.views = KeptViews()
         self._consents = Consents(server.seal, server.spent)
+
+    def use(
+        self, guard: AccessGuard | None, meter: Meter | None, witness: Witness | None, lifespans: Lifespans
+    ) -> None:
+        """Put these in the places of those before them; one that is None leaves the one that is there."""
+        if guard is not None:
+            self.guard = guard
+            self.views.clear()
+        if meter is not None:
+            lifespans.remove(self.meter)
+            self.meter = meter
+            lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
+        if witness is not None:
+            lifespans.remove(self.witness)
+            self.witness = witness
+            # What others still do while they end is noted too.
+            lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
 
     # Around the answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial, reduce
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
@@ -355,13 +355,12 @@ class Server(FamiliarServer, Registrar):
 
     async def __call__(self, call: Call) -> Any:
         # A body may ask another server: afterwards it is its own call again that is being answered.
-        before = CurrentCall.answering.set(CurrentCall.answering.get(None)) if CurrentCall.wanted else None
+        held = CurrentCall.hold()
         try:
             result = self.start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            if before is not None:
-                CurrentCall.answering.reset(before)
+            CurrentCall.release(held)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
@@ -581,21 +580,10 @@ class Server(FamiliarServer, Registrar):
         if self.protection is None:
             self.protection = load_module("portico.server.protection").Protection(self)
             self.others.protection = self._mounts.protection = self.protection
-        protection = self.protection
-        protection.guard = guard or protection.guard
-        if meter is not None:
-            self._lifespans.remove(protection.meter)
-            protection.meter = meter
-            self._lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
-        if witness is not None:
-            self._lifespans.remove(protection.witness)
-            protection.witness = witness
-            # What others still do while they end is noted too.
-            self._lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
+        self.protection.use(guard, meter, witness, self._lifespans)
         if guard is not None:
             # What a caller is shown depends on who it is, so it is not for everybody's cache.
             self._hints["cache_scope"] = "private"
-            protection.views.clear()
             self._lists_changed()
         self._extend()
 
@@ -619,10 +607,8 @@ class Server(FamiliarServer, Registrar):
         """
         api_tools = load_module("portico.server.api_tools")
         document = api_tools.read_document(openapi_spec if spec is None else spec)
-        wanted = {name: options.pop(name) for name in tuple(options) if name in api_tools.ApiOptions.__annotations__}
-        info = document.info
-        about = {"name": info.title or "api", "version": info.version, "description": info.description}
-        server = cls(**{**about, **options})
+        about, wanted = api_tools.split_options(document, options)
+        server = cls(**about)
         api_tools.add_operations(server, document, wanted)
         return server
 
@@ -661,6 +647,10 @@ class Server(FamiliarServer, Registrar):
         pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
         known = {one.uri for one in components if isinstance(one, Resource)}
         self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
+        self._bring_what_they_need(components)
+
+    def _bring_what_they_need(self, components: list[Component]) -> None:
+        """What comes with the first component that needs it, and is not loaded before."""
         if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
             self._app_pages = load_module("portico.server.apps").AppPages()
             self._add_service(self._app_pages)
@@ -668,7 +658,6 @@ class Server(FamiliarServer, Registrar):
             self._has_checks = True
             self._middleware.insert(0, load_module("portico.server.familiar.checks").CheckedLists(self))
             self._link()
-        # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
             self.tasks = load_module("portico.server.tasks.tasks").TaskService()
             self._add_service(self.tasks)
