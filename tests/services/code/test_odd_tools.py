@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ async def test_what_a_script_does_not_catch_is_told_without_our_files(what: str)
 
 
 def kept_runs(store: Path) -> list[tuple[str]]:
-    with sqlite3.connect(store) as database:
+    with closing(sqlite3.connect(store)) as database:
         return database.execute("select status from portico_run").fetchall()
 
 
