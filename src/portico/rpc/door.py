@@ -38,7 +38,7 @@ from portico.wire.errors import (
     UnsupportedVersion,
 )
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.jsonrpc import Frame, ResultFrame
+from portico.wire.jsonrpc import NOTHING, Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
@@ -138,13 +138,13 @@ class Door:
         """The Call of a frame. The era is decided here, before the method means anything."""
         method = frame.method
         assert type(method) is str
-        if frame.id is UNSET:
-            # A notification need not say who sends it.
-            typed, meta = None, metas.NO_META
-        else:
+        typed, meta = None, metas.NO_META
+        # A notification need not say who sends it.
+        if frame.id is not UNSET:
             typed, said = methods.read(method, frame.params)
-            # A client says the same of itself in each request.
-            meta = metas.known.get(bytes(said)) or metas.read(said)
+            if said is not NOTHING:
+                # A client says the same of itself in each request.
+                meta = metas.known.get(bytes(said)) or metas.read(said)
         if modern or meta.protocol_version is not UNSET:
             return self._open_modern(frame, reply, sender, meta, typed, gate)
         if frame.id is not UNSET and (meta.capabilities is not UNSET or method in MODERN_ONLY):

@@ -115,7 +115,7 @@ class Hooks:
     def __call__(self, handler: Handler, server: Any = None) -> Handler:
         async def handle(call: Call) -> Any:
             if CurrentCall.wanted and server is not None:
-                CurrentCall.answering.set((call, server.runtime))
+                CurrentCall.enter((call, server.runtime))
 
             async def innermost(context: MiddlewareContext) -> Any:
                 result = await handler(_called(call, context))

@@ -355,13 +355,12 @@ class Server(FamiliarServer, Registrar):
 
     async def __call__(self, call: Call) -> Any:
         # A body may ask another server: afterwards it is its own call again that is being answered.
-        before = CurrentCall.answering.set(CurrentCall.answering.get(None)) if CurrentCall.wanted else None
+        held = CurrentCall.hold()
         try:
             result = self.start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            if before is not None:
-                CurrentCall.answering.reset(before)
+            CurrentCall.release(held)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""

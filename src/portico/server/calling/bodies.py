@@ -88,7 +88,7 @@ class Body:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
         if CurrentCall.wanted:
-            CurrentCall.answering.set(context or (call, runtime))
+            CurrentCall.enter(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
         if self._at_once:
             return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
@@ -106,7 +106,7 @@ class Body:
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
         if CurrentCall.wanted:
-            CurrentCall.answering.set(context)
+            CurrentCall.enter(context)
         context.enter()
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)

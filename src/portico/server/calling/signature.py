@@ -88,6 +88,8 @@ class Signature(Struct, frozen=True, kw_only=True):
         except (ValueError, RecursionError):
             values = load_module("portico.server.calling.mistakes").second_look(self, arguments)
         place = self.place
+        if place < 0 and not self.by_name:
+            return values, NO_KEYWORDS
         if place == len(values):
             values += (context,)
         elif place >= 0:
