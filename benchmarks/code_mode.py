@@ -25,12 +25,16 @@ TURNS, QUICK_TURNS = 20, 3
 SCRIPT = "from tools import add\nfor n in range({calls}):\n    await add(n, 1)"
 SIDE_BY_SIDE = "from tools import add\nawait asyncio.gather(*[add(n, 1) for n in range({calls})])\nNone"
 
-MARKED = "from tools import add, mark\nawait mark()\nfor n in range({calls}):\n    await add(n, 1)\nawait mark()\nNone"
+# Between two looks at the clocks: one after the other, and fifty side by side.
+MARKED = "from tools import add, mark\nawait mark()\n{work}\nawait mark()\nNone"
+IN_A_ROW = "for n in range({calls}):\n    await add(n, 1)"
+GATHERED = "for n in range({calls} // 50):\n    await asyncio.gather(*[add(n, 1) for _ in range(50)])"
 
 QUESTIONS = (
     Question("inner_cpu", "processor time of a call from within a script, server and jail together", "µs"),
+    Question("gathered_cpu", "the same, side by side", "µs"),
     Question("inner", "a call from within a script, with the jail", "µs"),
-    Question("inner_gathered", "the same, side by side", "µs"),
+    Question("inner_gathered", "one of fifty side by side", "µs"),
     Question("run_none", "a run without a call", "ms"),
     Question("run", f"a run with {CALLS} calls, one after the other", "ms"),
     Question("direct", f"{CALLS} calls by a client over stdio, one after the other", "ms"),
@@ -69,7 +73,7 @@ def spent(process: int) -> float:
         return int(file.read().split()[0]) / 1e9
 
 
-async def processor_time(turns: int) -> float:
+async def processor_time(turns: int, work: str) -> float:
     """Seconds for one call: looked at by a tool, before the first call and after the last."""
     made, marks = server(), []
     jails: Any = next(one for one in made.services if isinstance(one, Code))._jails
@@ -88,7 +92,7 @@ async def processor_time(turns: int) -> float:
 
     async with Client(made) as client:
         for _ in range(turns):
-            await client.call_tool("run", {"code": MARKED.format(calls=3 * CALLS)})
+            await client.call_tool("run", {"code": MARKED.format(work=work.format(calls=3 * CALLS))})
     return min(after - before for before, after in zip(marks[::2], marks[1::2], strict=True)) / (3 * CALLS)
 
 
@@ -110,7 +114,8 @@ async def times(turns: int) -> dict[str, float]:
         gathered = await shortest(turns, lambda: run(SIDE_BY_SIDE, CALLS))
         by_client = await shortest(turns, direct)
     return {
-        "inner_cpu": 1e6 * await processor_time(turns),
+        "inner_cpu": 1e6 * await processor_time(turns, IN_A_ROW),
+        "gathered_cpu": 1e6 * await processor_time(turns, GATHERED),
         "inner": 1e6 * (many - none) / CALLS,
         "inner_gathered": 1e6 * (gathered - none) / CALLS,
         "run_none": 1e3 * none,

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import MethodType
-from typing import Any, Self
+from typing import Any
 
 import hypothesis
 import msgspec
@@ -59,7 +59,18 @@ hypothesis.settings.load_profile("patient")
 
 
 # Files that take long come first, so that at the end one process does not wait for the other.
-LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "test_signature.py", "test_typescript.py"}
+LONG = {
+    "test_client.py",
+    "test_git_safety.py",
+    "test_ladder.py",
+    "test_listener.py",
+    "test_load.py",
+    "test_storm.py",
+    "test_strict.py",
+    "test_trouble.py",
+    "test_typing.py",
+    "test_uris.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -268,22 +279,12 @@ async def connect() -> AsyncIterator[Callable[..., Wire]]:
 class Child(_Conversation):
     """`portico …` in a process of its own, spoken to line by line."""
 
-    def __init__(self, process: forking.Fork, stdin: asyncio.WriteTransport, *printed: asyncio.StreamReader) -> None:
+    def __init__(self, process: forking.Awaited) -> None:
         super().__init__()
         self.process = process
-        self.stdout, stderr = printed
-        self._stdin = stdin
+        self._stdin, self._stdout = process.stdin, process.stdout
         self._recorded = recorder.Overheard()
-        self._stderr = asyncio.ensure_future(stderr.read())
-
-    @classmethod
-    async def of(cls, process: forking.Fork) -> Self:
-        loop = asyncio.get_running_loop()
-        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
-        printed = [asyncio.StreamReader(), asyncio.StreamReader()]
-        for reader, pipe in zip(printed, (process.stdout, process.stderr), strict=True):
-            await loop.connect_read_pipe(lambda reader=reader: asyncio.StreamReaderProtocol(reader), pipe)
-        return cls(process, stdin, *printed)
+        self._stderr = asyncio.ensure_future(process.stderr.read())
 
     def send(self, message: Any) -> None:
         self.send_bytes(msgspec.json.encode(message))
@@ -294,7 +295,7 @@ class Child(_Conversation):
 
     async def receive(self) -> Any:
         async with asyncio.timeout(PATIENCE):
-            line = await self.stdout.readline()
+            line = await self._stdout.readline()
         if not line:
             raise EOFError(f"the child has ended: {await self.errors()}")
         self._recorded.said(line)
@@ -309,17 +310,17 @@ class Child(_Conversation):
         """Close its input: its exit code, what was left on standard output, and all of standard error."""
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
-            rest = await self.stdout.read()
-            code = await asyncio.to_thread(self.process.wait, PATIENCE)
+            rest = await self._stdout.read()
+            code = await self.process.wait()
         return code, rest.decode(), await self.errors()
 
     async def close(self) -> None:
         self.process.kill()
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
-            await self.stdout.read()
+            await self._stdout.read()
             await self._stderr
-            await asyncio.to_thread(self.process.wait, PATIENCE)
+            await self.process.wait()
 
 
 @pytest.fixture
@@ -329,7 +330,7 @@ async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
 
     async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
         process = forks.start(*arguments, cwd=cwd or ".", env={**os.environ, **(env or {})})
-        children.append(await Child.of(process))
+        children.append(Child(await forking.Awaited.of(process)))
         return children[-1]
 
     yield start

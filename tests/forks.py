@@ -7,22 +7,26 @@ variables that begin with PYTHON ask for. A test of these starts `python -m port
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import fcntl
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn, Self, TextIO
 
 PATIENCE = 30.0
 LARGEST_REQUEST = 1 << 17
@@ -31,11 +35,10 @@ ALSO = ("portico.faces.search", "jsonschema_rs", "rich.console", "uvloop")
 
 
 class Fork:
-    """A command that was started: as much of a `Popen` as the tests use. Its pipes carry text."""
+    """A command that was started: as much of a `Popen` as the tests use."""
 
-    def __init__(self, pid: int, ended: int, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
+    def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
-        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self.returncode: int | None = None
         self._ended = ended
 
@@ -53,6 +56,24 @@ class Fork:
             raise subprocess.TimeoutExpired("portico", timeout)
         return status
 
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Piped(Fork):
+    """One whose standard streams are pipes, for text."""
+
+    def __init__(self, pid: int, ended: int, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
+        super().__init__(pid, ended)
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+
     def communicate(self, said: bytes = b"", timeout: float = PATIENCE) -> tuple[str, str]:
         """What it prints until it ends, given this to read."""
         with ThreadPoolExecutor(3) as threads:
@@ -65,15 +86,26 @@ class Fork:
             out, err = (one.result(timeout) for one in printed)
             return out, err
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
+class Awaited:
+    """A piped one as asyncio has processes."""
 
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+    def __init__(self, fork: Piped, stdin: asyncio.WriteTransport) -> None:
+        self.pid, self.kill = fork.pid, fork.kill
+        self.stdin, self.stdout, self.stderr = stdin, asyncio.StreamReader(), asyncio.StreamReader()
+        self._fork = fork
+
+    @classmethod
+    async def of(cls, fork: Piped) -> Self:
+        loop = asyncio.get_running_loop()
+        stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, fork.stdin)
+        made = cls(fork, stdin)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(made.stdout), fork.stdout)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(made.stderr), fork.stderr)
+        return made
+
+    async def wait(self) -> int:
+        return await asyncio.to_thread(self._fork.wait, PATIENCE)
 
 
 class Forks:
@@ -85,18 +117,41 @@ class Forks:
             number = theirs.fileno()
             self._process = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number])
 
-    def start(self, *words: str | Path, env: Mapping[str, str] | None = None, cwd: str | Path = ".") -> Fork:
-        """A command whose standard streams are pipes."""
-        ended = os.pipe()
+    def start(
+        self,
+        *words: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path = ".",
+        program: Path | None = None,
+    ) -> Piped:
+        """A command of ours, or with `program` a file that Python runs."""
         stdin, *printed = os.pipe(), os.pipe(), os.pipe()
-        request = json.dumps([list(map(str, words)), dict(os.environ if env is None else env), os.path.abspath(cwd)])
-        theirs = [stdin[0], *(pipe[1] for pipe in printed), ended[1]]
-        socket.send_fds(self._requests, [request.encode()], theirs)
+        theirs = [stdin[0], *(pipe[1] for pipe in printed)]
+        pid, ended = self._fork(words, env, cwd, theirs, program)
         for one in theirs:
             os.close(one)
-        return Fork(
-            _number(os.read(ended[0], 4)), ended[0], os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed)
-        )
+        return Piped(pid, ended, os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed))
+
+    def start_at(self, terminal: int, *words: str | Path, env: Mapping[str, str], cwd: str | Path) -> Fork:
+        """A command whose terminal this is."""
+        return Fork(*self._fork(words, env, cwd, [terminal] * 3))
+
+    def _fork(
+        self,
+        words: Sequence[str | Path],
+        env: Mapping[str, str] | None,
+        cwd: str | Path,
+        streams: list[int],
+        program: Path | None = None,
+    ) -> tuple[int, int]:
+        """Its number, and where its exit status can be read when it has ended."""
+        ended, telling = os.pipe()
+        run = None if program is None else str(program)
+        environment = dict(os.environ if env is None else env)
+        request = json.dumps([list(map(str, words)), environment, os.path.abspath(cwd), run])
+        socket.send_fds(self._requests, [request.encode()], [*streams, telling])
+        os.close(telling)
+        return _number(os.read(ended, 4)), ended
 
     def run(
         self,
@@ -164,24 +219,29 @@ def answer(requests: socket.socket) -> None:
 
 
 def run(request: bytes, streams: list[int]) -> NoReturn:
-    """The command, as `python -m portico` would run it, and the end of this process."""
-    words, env, cwd = json.loads(request)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    """The command, as `python -m portico` would run it, or the program, and the end of this process."""
+    words, env, cwd, program = json.loads(request)
+    for number in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+    if os.isatty(0):
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.argv, sys.path[0] = ["portico", *words], cwd
+    sys.argv, sys.path[0] = [program or "portico", *words], os.path.dirname(program) if program else cwd
     status: object = 0
     try:
-        from portico.cli.main import main
-
-        main()
+        if program:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            import_module("portico.cli.main").main()
     except SystemExit as end:
         status = end.code or 0
     except BaseException:

@@ -5,9 +5,7 @@ The names below are the public ones. Each is imported when it is first used, so 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from portico._lazy import public_names
+from portico._lazy import TYPE_CHECKING, public_names
 
 __version__ = "0.1.0"
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+
+# Not that of `typing`, whose import is most of what `import portico` would cost.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 def load_module(name: str) -> Any:

@@ -10,7 +10,6 @@ import select
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import threading
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import CompletedProcess, Popen
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import debian  # noqa: E402
-from forks import Forks  # noqa: E402
+from forks import Fork, Forks  # noqa: E402
 
 PATIENCE = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
@@ -52,12 +52,10 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., CompletedProcess[str]]:
     """`portico("list", "tools", target)` runs the command to its end, without a terminal."""
 
-    def run(
-        *words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(*words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str) -> CompletedProcess[str]:
         return forks.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
 
     return run
@@ -108,27 +106,13 @@ def gate() -> Iterator[Gate]:
 class Terminal:
     """A command at a terminal of 100 columns: type to it, and wait for what it shows."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+    def __init__(self, start: Callable[[int], Popen[bytes] | Fork]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
         self.raw = ""
         self._seen = 0
         self._bytes = b""
-
-        def take_over() -> None:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            default_signals()
-
-        self.process = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=take_over,
-        )
+        self.process = start(slave)
         os.close(slave)
 
     @property
@@ -180,13 +164,38 @@ class Terminal:
         os.close(self._master)
 
 
+def _at(slave: int, command: Sequence[str], env: dict[str, str], cwd: Path) -> Popen[bytes]:
+    def take_over() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        default_signals()
+
+    return Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=take_over,
+    )
+
+
 @pytest.fixture
-def terminal(surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+def terminal(forks: Forks, surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
     """`terminal("call", target, "tool")` starts the command there; `terminal(program=[…])` something else."""
     opened: list[Terminal] = []
 
-    def start(*words: str | Path, program: Sequence[str] = PORTICO, cwd: Path = ROOT, **env: str) -> Terminal:
-        opened.append(Terminal([*program, *map(str, words)], {**surroundings, **env}, cwd))
+    def start(*words: str | Path, program: Sequence[str] = (), cwd: Path = ROOT, **env: str) -> Terminal:
+        given = {**surroundings, **env}
+
+        def begin(slave: int) -> Popen[bytes] | Fork:
+            # Where modules are found is decided before a fork.
+            if program or "PYTHONPATH" in env:
+                return _at(slave, [*(program or PORTICO), *map(str, words)], given, cwd)
+            return forks.start_at(slave, *words, env=given, cwd=cwd)
+
+        opened.append(Terminal(begin))
         return opened[-1]
 
     yield start

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from forks import Fork, Forks
+from forks import Forks, Piped
 from portico.cli import local_token
 
 Start = Callable[..., tuple[str, str]]
@@ -31,7 +31,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def start(forks: Forks, env: dict[str, str]) -> Iterator[Start]:
     """Serves the built-in services; gives the URL, and the line after it."""
-    children: list[Fork] = []
+    children: list[Piped] = []
 
     def begin(*options: str, lines: int = 1, **more: str) -> tuple[str, str]:
         child = forks.start("serve", "--services", "tasks", "--transport", "http", *options, env=env | more)

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 import chromium
 import debian
+from forks import Forks
 
-PORTICO = [sys.executable, "-m", "portico"]
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 60.0
 PATIENCE = 15_000  # of the browser, in milliseconds
@@ -36,27 +36,28 @@ _LOOK = """async () => {
 class ServedConsole:
     """A process with a console. Its link is good once; whoever comes later has the cookie and the key."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
+    def __init__(self, forks: Forks, command: list[str], folder: Path) -> None:
         environment = {**os.environ, "PORTICO_DATA": str(folder / "data"), "LOG_LEVEL": "error"}
         self.said: list[str] = []
         self.state: Any = None
         self._found = threading.Event()
         self.link = ""
         self.environment = environment
-        self.process = subprocess.Popen(
-            [*PORTICO, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._forks = forks
+        self.process = forks.start(*command, cwd=folder, env=environment)
+        self._readers = [
+            threading.Thread(target=self._read, args=(pipe,), daemon=True)
+            for pipe in (self.process.stdout, self.process.stderr)
+        ]
+        for reader in self._readers:
+            reader.start()
         if not self._found.wait(PATIENCE_SECONDS) or not self.link:
             self.stop()
             pytest.fail("no console: " + "".join(self.said), pytrace=False)
         self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.link))
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+    def _read(self, pipe: TextIO) -> None:
+        for line in pipe:
             self.said.append(line)
             if found := _TOKEN.search(line):
                 token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
@@ -65,11 +66,14 @@ class ServedConsole:
             if found and not self.link:
                 self.link = found[0]
                 self._found.set()
-        self._found.set()
+        if pipe is self.process.stderr:
+            self._found.set()
 
     def portico(self, *command: str) -> str:
         """What another client of the same server says, on the command line."""
-        return self.python("-m", "portico", *command)
+        done = self._forks.run(*command, env=self.environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def python(self, *command: str) -> str:
         done = subprocess.run(
@@ -84,10 +88,11 @@ class ServedConsole:
             self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
-        self._reader.join(PATIENCE_SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+            self.process.wait(PATIENCE_SECONDS)
+        for reader in self._readers:
+            reader.join(PATIENCE_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            pipe.close()
 
 
 class Visit:
@@ -162,13 +167,13 @@ def browser(program: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
+def serve(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
     """Starts a console for a command line; the same one for the same."""
     running: dict[tuple[str, ...], ServedConsole] = {}
 
     def start(*command: str) -> ServedConsole:
         if command not in running:
-            running[command] = ServedConsole(list(command), tmp_path_factory.mktemp("console"))
+            running[command] = ServedConsole(forks, list(command), tmp_path_factory.mktemp("console"))
         return running[command]
 
     yield start

@@ -10,8 +10,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleets import PATIENCE, Line, Session
-from portico.fleet.rows import LEASE_SECONDS
+from portico.fleet import rows
+from portico.fleet.rows import LEASE_SECONDS, FoundWorker, opened
 from portico.store.database import Database
 from portico.store.transaction import Transaction
 
@@ -89,6 +92,26 @@ async def test_an_event_that_was_made_up_is_no_error_after_a_move(serve: Any, li
         one = await line(fleet.port)
         await one.send("GET", last_event_id=f"{name}-1", **session.fields)
         assert (await one.head())[0] == 200
+
+
+async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = [await opened(postgres_url, worker * 16, "s") for worker in "ab"]
+    try:
+        for wrong in (3600.0, -3600.0):
+            await theirs.renew("10.0.0.2:8000")
+            here = time.time() + wrong
+            with monkeypatch.context() as clock:
+                clock.setattr(rows.time, "time", lambda here=here: here)
+                assert await ours.worker("b" * 16) == FoundWorker("10.0.0.2:8000", lives=True)
+                await ours.renew(None)
+            assert await theirs.worker("a" * 16) == FoundWorker(None, lives=True)
+        await alter(postgres_url, "update portico_worker set lease_until = lease_until - ?", LEASE_SECONDS)
+        assert await ours.worker("b" * 16) == FoundWorker("10.0.0.2:8000", lives=False)
+    finally:
+        await ours.close()
+        await theirs.close()
 
 
 async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_over(

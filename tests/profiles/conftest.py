@@ -22,7 +22,7 @@ class Spoken:
     async def line(self) -> str:
         """The next line of standard output."""
         async with asyncio.timeout(PATIENCE):
-            said: bytes = await self.child.stdout.readline()
+            said: bytes = await self.child.process.stdout.readline()
         return said.decode()
 
     async def exchange(self, line: str) -> str:

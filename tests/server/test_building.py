@@ -37,6 +37,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "half a percent sequence": (lambda: Server("s").resource("test://a%2")(hello), "not a URI"),
     "a blank in a template": (lambda: Server("s").resource("test://a b/{x}")(lambda x: x), "not a URI"),
     "a template without a scheme": (lambda: Server("s").resource("{x}/y")(lambda x: x), "not a URI"),
+    "a capability that is no table": (lambda: Server("s", capabilities={"tools": True}), "capabilities"),
     "a negative ttl": (lambda: Server("s", ttl_ms=-1), "ttl_ms"),
     "a ttl that is no number": (lambda: Server("s", ttl_ms="1"), "ttl_ms"),  # type: ignore[arg-type]
     "an unknown scope": (lambda: Server("s", cache_scope="everybody"), "cache_scope"),  # type: ignore[arg-type]

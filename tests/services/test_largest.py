@@ -63,7 +63,7 @@ class Watch(Service):
     async def _watch(self) -> None:
         before = time.thread_time()
         while True:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
             now = time.thread_time()
             self.longest = max(self.longest, now - before)
             before = now

@@ -120,33 +120,18 @@ class ResourceServer:
         documentation: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        given = [issuers] if isinstance(issuers, str) or callable(issuers) else list(issuers)
         self.audiences = _texts(audience)
-
-        def verifier(of: str | Verifier) -> Verifier:
-            if not isinstance(of, str):
-                return of
-            return JwtVerifier(of, audience=audience, algorithms=algorithms, leeway=leeway, claims=claims, clock=clock)
-
-        verifiers = [verifier(one) for one in given]
+        of_issuer = partial(
+            JwtVerifier, audience=audience, algorithms=algorithms, leeway=leeway, claims=claims, clock=clock
+        )
+        verifiers = _verifiers(issuers, of_issuer)
         if tokens is not None:
             verifiers.insert(0, TokenFileVerifier(tokens, clock))
-        self._revoking = [one for one in verifiers if hasattr(one, "is_revoked")]
-        self._files = [one for one in verifiers if isinstance(one, TokenFileVerifier)]
-        for file in self._files:
-            file.on_removed = self._removed
-        if not verifiers:
-            raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
-        self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
-        # The issuers of principals: one for each verifier that is of another issuer.
-        self.sources = frozenset(str(getattr(one, "issuer", None) or id(one)) for one in verifiers)
+        self._use(verifiers)
         self.public_url = None if public_url is None else _checked_url(public_url)
         named = [str(issuer) for one in verifiers if (issuer := getattr(one, "issuer", None))]
         self.authorization_servers = list(named if authorization_servers is None else authorization_servers)
         self.required = _checked_scopes(required)
-        self.headers: tuple[str, ...] = tuple(getattr(self.verifier, "headers", ()))
-        # Whether the same token may be good from one address and not from another.
-        self.by_address = bool(getattr(self.verifier, "by_address", True))
         self.anonymous = anonymous
         self._implied = _closure(implies or {})
         supported = sorted(self.required) if scopes_supported is None else list(scopes_supported)
@@ -161,6 +146,20 @@ class ResourceServer:
         self._waiting: dict[bytes, asyncio.Task[Verified]] = {}
         # Told which principals are none any more: what they listen to ends.
         self.on_revoked: list[Callable[[Callable[[Any], bool]], None]] = []
+
+    def _use(self, verifiers: list[Verifier]) -> None:
+        if not verifiers:
+            raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
+        self._revoking = [one for one in verifiers if hasattr(one, "is_revoked")]
+        self._files = [one for one in verifiers if isinstance(one, TokenFileVerifier)]
+        for file in self._files:
+            file.on_removed = self._removed
+        self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
+        # The issuers of principals: one for each verifier that is of another issuer.
+        self.sources = frozenset(str(getattr(one, "issuer", None) or id(one)) for one in verifiers)
+        self.headers: tuple[str, ...] = tuple(getattr(self.verifier, "headers", ()))
+        # Whether the same token may be good from one address and not from another.
+        self.by_address = bool(getattr(self.verifier, "by_address", True))
 
     # Where it is
 
@@ -355,6 +354,13 @@ def resource_server(auth: ResourceServer | Verifier | str) -> ResourceServer:
 def _challenge(scheme: str, said: Mapping[str, str]) -> bytes:
     parts = ", ".join(f'{name}="{value}"' for name, value in said.items())
     return f"{scheme} {parts}".encode("ascii", "replace")
+
+
+def _verifiers(
+    issuers: str | Verifier | Sequence[str | Verifier], of_issuer: Callable[[str], Verifier]
+) -> list[Verifier]:
+    given = [issuers] if isinstance(issuers, str) or callable(issuers) else list(issuers)
+    return [of_issuer(one) if isinstance(one, str) else one for one in given]
 
 
 def _texts(said: str | Sequence[str] | None) -> frozenset[str] | None:

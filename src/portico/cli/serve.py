@@ -12,6 +12,8 @@ from shlex import quote
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from portico._lazy import load_module
 from portico.cli import faces, local_token, welcome
 from portico.cli.console_link import announce_console, attach_console
@@ -49,7 +51,7 @@ def run(words: list[str]) -> None:
     if serving is not None and (serving.face or serving.always):
         server.faces = FaceChoice(serving.face, serving.always)
     if serving is not None and serving.code:
-        server.faces = server.faces._replace(code=serving.code)
+        server.faces = replace(server.faces, code=serving.code)
     faces.put_on(server, arguments, server.faces)
     if arguments.view is not None:
         _serve_view(server, arguments, options)

@@ -7,6 +7,7 @@ no other document belongs to. Its policy is in the header, and what it writes in
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -64,7 +65,7 @@ class PagePolicy(Struct, rename="camel"):
 
 
 def _origins(named: list[str]) -> str:
-    return " ".join(one for one in named[:MOST_ORIGINS] if ORIGIN.fullmatch(one))
+    return " ".join(one for one in named[:MOST_ORIGINS] if re.fullmatch(ORIGIN, one))
 
 
 async def frame(request: Request) -> Answer:

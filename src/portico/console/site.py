@@ -197,7 +197,7 @@ def attach(
     began = int(time.time())
 
     async def spend(id: str, expires: float) -> bool:
-        spent = server.runtime.spent
+        spent = server.spent
         # The secret outlives this process; without a store, what was used before it began is not remembered.
         if not spent.is_shared and expires < began + TOKEN_SECONDS:
             return False

@@ -37,7 +37,8 @@ from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.rpc.call import Call
 from portico.server.apps import PassedPages
-from portico.server.guard import KINDS, Kind, Owned
+from portico.server.guard import Kind, Owned
+from portico.server.registry.catalog import KINDS
 from portico.server.registry.service import Service
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
@@ -90,7 +91,7 @@ class Gateway(Server):
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
-        self._others = self._routes
+        self.others = self._routes
         self._tasks = GatewayTasks(
             lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
         )
@@ -231,10 +232,10 @@ class Gateway(Server):
 
     def _add_service(self, service: Service) -> None:
         """Tasks of upstreams come last, around those that this server may have itself."""
-        self._services.remove(self._tasks)
+        self.bundles.services.remove(self._tasks)
         super()._add_service(service)
         self._tasks.beside_own = self.tasks is not None
-        self._services.append(self._tasks)
+        self.bundles.services.append(self._tasks)
         self._extend()
 
     @property
@@ -249,7 +250,7 @@ class Gateway(Server):
 
     def advertise(self) -> None:
         """Say what is known by now of what its upstreams can do."""
-        known = {name for service in self._services for name in service.extensions()}
+        known = {name for service in self.bundles.services for name in service.extensions()}
         if not known <= set(self.capabilities.extensions or {}):
             self._extend()
 

@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw
 from portico.gateway.entries import ListedEntry, list_page, own_entry, written
 from portico.gateway.table import OutwardRoute, RouteTable
 from portico.rpc.call import Call, Facet
-from portico.server.guard import KINDS, Owned
-from portico.server.registry.catalog import Catalog
+from portico.server.guard import Owned
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.server.registry.views import CallerView
 from portico.wire.revisions import LATEST, Revision
 

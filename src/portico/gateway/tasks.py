@@ -21,7 +21,7 @@ from portico.gateway.upstream import Answered, GatewayUpstream
 from portico.gateway.upstream_tasks import UpstreamTasks, ask, outcome_of, pause, read_answers, relay_of
 from portico.rpc.call import Call, Reply
 from portico.rpc.turns import caller_of
-from portico.server.registry.cursors import ListCursors
+from portico.server.registry.catalog import ListCursors
 from portico.server.registry.service import Answer, Service
 from portico.wire import notices
 from portico.wire.content import EmptyResult

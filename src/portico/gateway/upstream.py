@@ -115,18 +115,8 @@ class GatewayUpstream:
         self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
         # Whether all calls are alike: none brings something of its own, and no question is answered here.
         self.is_plain = auth is None and self.answers is None and not settings.forward
-        self.lanes = Lanes(
-            settings,
-            info,
-            bridge,
-            self.breaker,
-            self._tell,
-            self._opened,
-            self._missed,
-            self._learnt,
-            auth,
-            self.answers,
-        )
+        told = (self._tell, self._opened, self._missed, self._learnt)
+        self.lanes = Lanes(settings, info, bridge, self.breaker, *told, auth, self.answers)
         self.changes = UpstreamChanges(here, self.lanes.find, self._refresh_all, partial(updated, self))
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()

@@ -298,7 +298,9 @@ class Session:
 
     def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         """The end of the handshake, with what the handler says of itself."""
-        about = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult)
+        about = discovered
+        if type(about) is not DiscoverResult:
+            about = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult)
         self.revision = revision = negotiate(params.protocol_version)
         self._offered = about.capabilities
         self._logs = about.capabilities.logging is not None

@@ -44,7 +44,7 @@ _OF_SERVERS: dict[str, Counterpart] = {
         " ResourceError AuthCheck AuthContext AuthMiddleware require_scopes restrict_tag ServerExtension"
         " DirectoryResource FileResource PromptResult ResourceContent ResourceResult TextResource combine_lifespans"
         " lifespan DetailedTimingMiddleware PingMiddleware RateLimitingMiddleware StructuredLoggingMiddleware"
-        " ClaudeSkillsProvider RouteMap MCPType",
+        " ClaudeSkillsProvider RouteMap MCPType Transform",
     ),
     "FastMCP": Counterpart(_SERVER, "Server"),
     "MCPServer": Counterpart(_SERVER, "Server"),
@@ -103,7 +103,6 @@ _ADVICE = {
     "OAuthAuthorizationServerProvider": "[auth.proxy] is an authorization server: docs/guide/access.md",
     "OAuth": "portico.auth.OAuth logs a client in: docs/guide/client.md",
     "Provider": "a portico.Service offers components of its own: docs/guide/services.md",
-    "Transform": "a middleware does the same: portico.Hooks with on_list_tools and on_call_tool",
     "SamplingMessage": "in a client's handler: portico.extend.SamplingMessage, docs/guide/client.md",
     "SamplingParams": "in a client's handler: portico.extend.CreateMessageParams, docs/guide/client.md",
     "StreamableHttpTransport": "give portico.Client the URL",

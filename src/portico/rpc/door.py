@@ -23,12 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import load_module, loaded_module
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.observers import OBSERVERS, Observed
-from portico.rpc.trace import Trace
-from portico.rpc.trace import log as trace_log
-from portico.rpc.tracebacks import from_their_frame
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
@@ -42,7 +38,7 @@ from portico.wire.errors import (
     UnsupportedVersion,
 )
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.jsonrpc import Frame, ResultFrame
+from portico.wire.jsonrpc import NOTHING, Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
@@ -50,8 +46,11 @@ from portico.wire.tools import ERROR, CallToolResult
 
 if TYPE_CHECKING:
     from portico.rpc.metrics import Metrics
+    from portico.rpc.observers import Observed
+    from portico.rpc.trace import Trace
 
 log = logging.getLogger("portico")
+trace_log = logging.getLogger("portico.trace")
 
 Gate = Callable[[Call], None]
 """Looks at a Call before it is served, and raises the ProtocolError that refuses it."""
@@ -90,8 +89,10 @@ class Door:
         about = members(handler)
         self.handler = handler
         self.session = session
-        self.trace = Trace(metrics) if trace_log.isEnabledFor(logging.DEBUG) else None
-        self.observed = Observed(self.trace or metrics, OBSERVERS) if OBSERVERS else None
+        self.trace: Trace | None = None
+        if trace_log.isEnabledFor(logging.DEBUG):
+            self.trace = load_module("portico.rpc.trace").Trace(metrics)
+        self.observed = _observed(self.trace or metrics)
         self.metrics = self.observed or self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
@@ -137,13 +138,13 @@ class Door:
         """The Call of a frame. The era is decided here, before the method means anything."""
         method = frame.method
         assert type(method) is str
-        if frame.id is UNSET:
-            # A notification need not say who sends it.
-            typed, meta = None, metas.NO_META
-        else:
+        typed, meta = None, metas.NO_META
+        # A notification need not say who sends it.
+        if frame.id is not UNSET:
             typed, said = methods.read(method, frame.params)
-            # A client says the same of itself in each request.
-            meta = metas.known.get(bytes(said)) or metas.read(said)
+            if said is not NOTHING:
+                # A client says the same of itself in each request.
+                meta = metas.known.get(bytes(said)) or metas.read(said)
         if modern or meta.protocol_version is not UNSET:
             return self._open_modern(frame, reply, sender, meta, typed, gate)
         if frame.id is not UNSET and (meta.capabilities is not UNSET or method in MODERN_ONLY):
@@ -385,16 +386,29 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
 _TELLING = (FileNotFoundError, PermissionError, TimeoutError)
 
 
+def _observed(metrics: Metrics | Trace | None) -> Observed | None:
+    # What observes has loaded this; mostly there is none.
+    observers = loaded_module("portico.rpc.observers")
+    if observers is None or not observers.OBSERVERS:
+        return None
+    observed: Observed = observers.Observed(metrics, observers.OBSERVERS)
+    return observed
+
+
 def _require_all(call: Call, asked: InputRequiredResult) -> None:
     # Most servers never ask, and start without what checks it.
     load_module("portico.rpc.questions").require_all(call, asked)
+
+
+def _their_frames(failure: BaseException) -> Any:
+    return load_module("portico.rpc.tracebacks").from_their_frame(failure)
 
 
 def _log(call: Call, failure: Exception) -> None:
     if isinstance(failure, ProtocolError):
         log.debug("%s: %s", call.method, failure.message)
     else:
-        log.error("error in %s", call.method, exc_info=from_their_frame(failure))
+        log.error("error in %s", call.method, exc_info=_their_frames(failure))
 
 
 def _is_cancelled(call: Call, failure: BaseException) -> bool:
@@ -433,5 +447,5 @@ def unexpected(failure: BaseException, where: str, reply: Reply | None = None) -
     error_id = os.urandom(4).hex()
     if reply is not None:
         reply.error_id = error_id
-    log.error("error %s in %s", error_id, where, exc_info=from_their_frame(failure))
+    log.error("error %s in %s", error_id, where, exc_info=_their_frames(failure))
     return InternalError(f"Internal error (error id {error_id})", {"errorId": error_id})

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from portico._lazy import load_module
 from portico.rpc.call import Call
-from portico.rpc.metrics import Metrics
 from portico.wire.errors import ProtocolError
 from portico.wire.jsonrpc import Frame
 
 if TYPE_CHECKING:
+    from portico.rpc.metrics import Metrics
     from portico.rpc.trace import Trace
 
 Asked = Callable[[Call], Awaitable[Any]]
@@ -48,7 +49,7 @@ class Observed:
     """Takes the place of the metrics that a door tells of each request, and passes on to them what it is told."""
 
     def __init__(self, metrics: Metrics | Trace | None, observers: list[Observer]) -> None:
-        self._metrics = metrics or Metrics()
+        self._metrics: Metrics | Trace = metrics or load_module("portico.rpc.metrics").Metrics()
         self._observers = tuple(observers)
         self.shares = self._metrics.shares
 

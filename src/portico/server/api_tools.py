@@ -239,6 +239,15 @@ def _refused(answer: ApiAnswer) -> ToolError:
     )
 
 
+def split_options(document: ApiDocument, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the server, with what the document says of it, and those that are about the API."""
+    wanted = {name: value for name, value in options.items() if name in ApiOptions.__annotations__}
+    rest = {name: value for name, value in options.items() if name not in wanted}
+    info = document.info
+    about = {"name": info.title or "api", "version": info.version, "description": info.description}
+    return {**about, **rest}, wanted
+
+
 def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:
     """Add a tool for each operation of a document that is wanted."""
     check_options("from_openapi", options, ApiOptions)

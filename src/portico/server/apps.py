@@ -72,7 +72,7 @@ class AppPage(Struct, frozen=True):
         check_fields(self)
         for name in _CSP:
             for origin in getattr(self, name):
-                if not ORIGIN.fullmatch(origin):
+                if not re.fullmatch(ORIGIN, origin):
                     raise UsageError(f"{name} of a page has {origin!r}: an origin is such as https://cdn.example.com")
         for one in self.permissions:
             if one not in _PERMISSIONS:

@@ -31,7 +31,7 @@ from portico.server.proofs import SharedReplays
 from portico.server.registry import run_time
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
-from portico.telemetry.starting import start_telemetry
+from portico.telemetry import start_telemetry
 from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
@@ -61,7 +61,7 @@ def exchange(server: Server, settings: Settings) -> Exchange:
 def _share_proofs(server: Server) -> None:
     """Proofs of DPoP are good once in all processes, and each knows the nonces of the others."""
     if server.auth is not None and server.auth.proofs is not None:
-        server.auth.proofs.share(SharedReplays(server.runtime.spent), server.seal.derived(b"dpop nonces"))
+        server.auth.proofs.share(SharedReplays(server.spent), server.seal.derived(b"dpop nonces"))
 
 
 class EndpointOptions(TypedDict, total=False):

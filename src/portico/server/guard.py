@@ -16,12 +16,6 @@ from msgspec import Raw, Struct
 from portico.rpc.call import Call
 
 Kind = Literal["tool", "prompt", "resource", "template"]
-KINDS: dict[str, Kind] = {
-    "tools/list": "tool",
-    "prompts/list": "prompt",
-    "resources/list": "resource",
-    "resources/templates/list": "template",
-}
 
 
 class Owned(NamedTuple):

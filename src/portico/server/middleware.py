@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from types import CoroutineType
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from portico.server.guard import Passage, passed
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, ToolError, TooManyRequests, UsageError
 from portico.wire.methods import METHODS
+from portico.wire.paging import Paging
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import CallToolResult, ListToolsResult
@@ -114,7 +115,7 @@ class Hooks:
     def __call__(self, handler: Handler, server: Any = None) -> Handler:
         async def handle(call: Call) -> Any:
             if CurrentCall.wanted and server is not None:
-                CurrentCall.answering.set((call, server.runtime))
+                CurrentCall.enter((call, server.runtime))
 
             async def innermost(context: MiddlewareContext) -> Any:
                 result = await handler(_called(call, context))
@@ -153,6 +154,21 @@ def middleware_context(call: Call, server: Any = None) -> MiddlewareContext:
     if call.method in METHODS and call.id is not None:
         message = call.typed()
     return MiddlewareContext(call, call.method, message, time.time(), server=server)
+
+
+async def each_listed(method: str, member: str, context: MiddlewareContext, call_next: CallNext) -> AsyncIterator[Any]:
+    """The entries of a list, as they are shown to the sender of another request."""
+    paging, params = Paging(), b"{}"
+    while True:
+        call = msgspec.structs.replace(context.call, method=method, params=Raw(params), read=None)
+        page = await call_next(context.copy(call=call, method=method, message=None))
+        entries = getattr(page, member)
+        for one in entries:
+            yield one
+        cursor = paging.after(page.next_cursor, len(entries))
+        if cursor is None:
+            return
+        params = msgspec.json.encode({"cursor": cursor})
 
 
 def _called(call: Call, context: MiddlewareContext) -> Call:

@@ -7,6 +7,7 @@ before its services are asked; what it passes on, where it is known whose it is:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
 from typing import Any, NoReturn, Protocol
@@ -17,11 +18,13 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.server.asking.consent import Consents, QuestionFirst
-from portico.server.calling.runtime import Runtime
-from portico.server.guard import KINDS, AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
-from portico.server.registry.catalog import Catalog
+from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
+from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current, passed
+from portico.server.registry.catalog import KINDS, Catalog
+from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Others
-from portico.server.registry.service import Answer, Service
+from portico.server.registry.service import Answer, Bundles, Service
 from portico.server.registry.views import CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import InsufficientScope, ResourceNotFound
@@ -34,8 +37,10 @@ Entering = Callable[[Passage, Answer], Any]
 class Protected(Protocol):
     """What protection needs of its server."""
 
-    runtime: Runtime
-
+    @property
+    def seal(self) -> Seal: ...
+    @property
+    def spent(self) -> SpentStates: ...
     def own(self, kind: Kind, name: str) -> Owned | None: ...
     def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
     def owned(self, component: Any) -> Owned: ...
@@ -54,9 +59,32 @@ class Protection:
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
-        self._consents = Consents(server.runtime.seal, server.runtime.spent)
+        self._consents = Consents(server.seal, server.spent)
+
+    def use(
+        self, guard: AccessGuard | None, meter: Meter | None, witness: Witness | None, lifespans: Lifespans
+    ) -> None:
+        """Put these in the places of those before them; one that is None leaves the one that is there."""
+        if guard is not None:
+            self.guard = guard
+            self.views.clear()
+        if meter is not None:
+            lifespans.remove(self.meter)
+            self.meter = meter
+            lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
+        if witness is not None:
+            lifespans.remove(self.witness)
+            self.witness = witness
+            # What others still do while they end is noted too.
+            lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
 
     # Around the answers
+
+    def around_all(self, answers: Mapping[str, Answer], bundles: Bundles) -> dict[str, Answer]:
+        """The answers to all methods, for those who may have them."""
+        # What services put around a list is put around what the caller may see of it.
+        seen = bundles.around(self.lists(answers, bundles.by_method))
+        return {method: self.around(method, answer, bundles.by_method.get(method)) for method, answer in seen.items()}
 
     def around(self, method: str, answer: Answer, service: Service | None = None) -> Answer:
         """The answer to a method, for those who may have it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from msgspec.structs import replace
-
 from portico.server.server import Server
 from portico.wire.errors import UsageError
 
@@ -24,7 +22,7 @@ async def become(server: Server, other: Server) -> Callable[[], Awaitable[None]]
         await other._lifespans.enter()
     # Who listens hears of the other's changes, and what was used once stays used.
     vars(other.subscriptions).update(vars(server.subscriptions))
-    other.runtime = replace(other.runtime, spent=server.runtime.spent)
+    other.spent = server.spent
     other.pages, other.on_http = server.pages, server.on_http
     other.store, other.data = other.store or server.store, other.data or server.data
     _keep_mirrored(server, other)

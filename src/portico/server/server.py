@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial, reduce
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property, partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options, explained
-from portico.rpc.call import Call, Facet, Handler, Middleware, members
+from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.current import CurrentCall
-from portico.server.asking.request_state import Seal
-from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
 from portico.server.calling.checks import (
+    checked_capabilities,
     checked_extensions,
     checked_headers,
     checked_hints,
@@ -36,14 +35,11 @@ from portico.server.familiar.settings import (
     hints_by_method,
     takes_familiar_options,
 )
-from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
-from portico.server.registry import run_time
-from portico.server.registry.catalog import PAGE_SIZE, Catalog
-from portico.server.registry.cursors import ListCursors
+from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import TASK_METHODS, Mounts, Others
 from portico.server.registry.registry import Registry
-from portico.server.registry.service import Answer, Completes, Component, Registrar, Service, marked
+from portico.server.registry.service import Answer, Bundles, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices
@@ -60,16 +56,27 @@ from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
+    from portico.server.asking.request_state import Seal
+    from portico.server.asking.spent import SpentStates
     from portico.server.endpoint import AsgiOptions, HttpOptions
+    from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
+    from portico.server.ownership import Ownership
     from portico.server.protection import Protection
-    from portico.server.registry.views import CallerView
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
 
+    class FaceHandler(Handler, Protocol):
+        """A part of a server under a name of its own; `desk` is what it adds to it."""
 
-class FaceChoice(NamedTuple):
+        @property
+        def name(self) -> str: ...
+        @property
+        def desk(self) -> Server: ...
+
+
+class FaceChoice(Struct, frozen=True):
     """Which face is shown where a server is served, and which tools it always lists."""
 
     name: str | None = None
@@ -78,15 +85,6 @@ class FaceChoice(NamedTuple):
     brief: bool = False
     # What scripts may do in the face that runs them.
     code: Mapping[str, Any] = {}
-
-
-class FaceHandler(Handler, Protocol):
-    """A part of a server under a name of its own; `desk` is what it adds to it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def desk(self) -> Server: ...
 
 
 # Unless something else is said: values that would lead out of a folder are refused.
@@ -181,20 +179,22 @@ class Server(FamiliarServer, Registrar):
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
-        security = request_state_security
-        self.seal = Seal(state_key, name=name) if security is None else security.sealing(name)
+        self._state_key, self._state_security = state_key, request_state_security
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
-        self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
+        self.runtime = Runtime(name, self, self.threads, self, argument_errors, seen)
+        self.capabilities = (
+            ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
+        )
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
         self.subscriptions = Subscriptions()
         self._hints = checked_hints(ttl_ms, cache_scope)
         self._hints_by_method = hints_by_method(cache_hints or {})
         self._lifespans = Lifespans()
-        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
-        self.store = store
+        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory. And where it is noted which
+        # answers were used: what a command line says of the store is about the tasks.
+        self.store = self._spent_in = store
         # Where it keeps files of its own. None: PORTICO_DATA, or the place that the system has for it.
         self.data: str | None = None
         # Its tasks, from the first tool on that may become one.
@@ -215,11 +215,7 @@ class Server(FamiliarServer, Registrar):
         self.accounts: dict[str, Any] = {}
         self._middleware = [middleware_of(one, self) for one in middleware]
         self._chain: Handler | None = None
-        # What each service has registered, by its name; and the services whose methods are answered.
-        self._bundles: dict[str, list[Component]] = {}
-        self._services: list[Service] = []
-        # The services that answer in place of this server for everything of a kind.
-        self._in_place: dict[Kind, Service] = {}
+        self.bundles = Bundles()
         # Whether texts are structured content too; and what transforms let through.
         self._structured = structured_output
         # What becomes of a second component of one name; and which values of a URI never reach a function.
@@ -240,7 +236,7 @@ class Server(FamiliarServer, Registrar):
         self.faces = FaceChoice()
         self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
-        self._others: Others = self._mounts
+        self.others: Others = self._mounts
         # What is put around the answers, as soon as something is to be protected.
         self.protection: Protection | None = None
         self.registry = Registry(
@@ -272,37 +268,16 @@ class Server(FamiliarServer, Registrar):
 
     def _extend(self) -> None:
         """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
-        answers = self._answerers()
-        extensions = dict(self._extensions)
-        for service in self._services:
-            checked_extensions(service.extensions())
-            extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
-            answers |= service.methods()
+        answers = {**self._answerers(), **self.bundles.answers()}
         if self._mounts:
             answers |= {
                 method: partial(self._mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
             }
-        self._in_place = {
-            kind: service
-            for service in self._services
-            for kind, method in _ASKED_BY_NAME.items()
-            if method in service.methods()
-        }
-        self._unprotected = self._answers = self._wrapped(answers)
+        self._unprotected = self._answers = self.bundles.around(answers)
         if self.protection is not None:
-            by_method = {method: service for service in self._services for method in service.methods()}
-            # What services put around a list is put around what the caller may see of it.
-            seen = self.protection.lists(answers, by_method)
-            around = self.protection.around
-            self._answers = {
-                method: around(method, answer, by_method.get(method)) for method, answer in self._wrapped(seen).items()
-            }
+            self._answers = self.protection.around_all(answers, self.bundles)
+        extensions = {**self._extensions, **self.bundles.extensions()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
-
-    def _wrapped(self, answers: dict[str, Answer]) -> dict[str, Answer]:
-        for service in self._services:
-            answers = {method: service.around(method, answer) for method, answer in answers.items()}
-        return answers
 
     def _answerers(self) -> dict[str, Answer]:
         """The function that answers each method. Without its capability a method is not there."""
@@ -332,6 +307,22 @@ class Server(FamiliarServer, Registrar):
     @property
     def version(self) -> str:
         return self.info.version
+
+    # Most servers never ask their clients anything, and start without what that needs.
+
+    @cached_property
+    def seal(self) -> Seal:
+        """Closes the state of a call that asks the client something."""
+        if self._state_security is not None:
+            return self._state_security.sealing(self.name)
+        seal: Seal = load_module("portico.server.asking.request_state").Seal(self._state_key, name=self.name)
+        return seal
+
+    @cached_property
+    def spent(self) -> SpentStates:
+        """Which of those states were used."""
+        spent: SpentStates = load_module("portico.server.asking.spent").SpentStates(self._spent_in)
+        return spent
 
     @property
     def yielded(self) -> Any:
@@ -364,13 +355,12 @@ class Server(FamiliarServer, Registrar):
 
     async def __call__(self, call: Call) -> Any:
         # A body may ask another server: afterwards it is its own call again that is being answered.
-        before = CurrentCall.answering.set(CurrentCall.answering.get(None)) if CurrentCall.wanted else None
+        held = CurrentCall.hold()
         try:
             result = self.start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            if before is not None:
-                CurrentCall.answering.reset(before)
+            CurrentCall.release(held)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
@@ -406,13 +396,13 @@ class Server(FamiliarServer, Registrar):
 
     def _list(self, catalog: Catalog[Any], call: Call) -> Any:
         cursor = call.typed().cursor
-        if self._others:
-            return self._others.page(catalog, call, cursor)
+        if self.others:
+            return self.others.page(catalog, call, cursor)
         return catalog.page(call.revision or LATEST, cursor)
 
     def listed(self, method: str) -> Sequence[Any] | None:
         """The entries of a list, the same object until something changes; None where it depends on who asks."""
-        if self.protection is not None and self.protection.guard is not None:
+        if self._is_guarded:
             return None
         answer = self._unprotected.get(method)
         if self._chain is not None or method not in self._lists or answer not in (None, self._lists[method]):
@@ -420,7 +410,7 @@ class Server(FamiliarServer, Registrar):
         if answer is None:
             return ()
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
-        return self._others.listed(catalog) if self._others else catalog.definitions
+        return self.others.listed(catalog) if self.others else catalog.definitions
 
     async def answer_unprotected(self, call: Call) -> Any:
         """The answer as if everybody might have everything: for what is decided for all callers alike."""
@@ -439,7 +429,7 @@ class Server(FamiliarServer, Registrar):
         params: CallToolParams = call.typed()
         tool = self.registry.by_name.get(params.name)
         if tool is None:
-            return self._others.call(call, "tool", params.name, self.tools)
+            return self.others.call(call, "tool", params.name, self.tools)
         return tool.start(call, params, self.runtime)
 
     async def _get_prompt(self, call: Call) -> Any:
@@ -447,7 +437,7 @@ class Server(FamiliarServer, Registrar):
         prompt = self.prompts.get(params.name)
         if prompt is not None:
             return await prompt.get(call, params, self.runtime)
-        return await self._others.call(call, "prompt", params.name, self.prompts)
+        return await self.others.call(call, "prompt", params.name, self.prompts)
 
     async def _read_resource(self, call: Call) -> Any:
         params: ReadResourceParams = call.typed()
@@ -455,7 +445,7 @@ class Server(FamiliarServer, Registrar):
         if resource is not None:
             result = await resource.read(call, params, self.runtime, values)
         else:
-            result = await self._others.read(call, params.uri)
+            result = await self.others.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             hints = self._hints_by_method.get("resources/read", self._hints)
             result.ttl_ms, result.cache_scope = hints["ttl_ms"], hints["cache_scope"]
@@ -473,7 +463,7 @@ class Server(FamiliarServer, Registrar):
         else:
             component = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
         if component is None:
-            return await self._others.complete(call, params)
+            return await self.others.complete(call, params)
         everything = self.registry.completes_all
         if everything is not None:
             return await everything.complete(call, params, self.runtime)
@@ -495,7 +485,7 @@ class Server(FamiliarServer, Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted, call))
+        unhear = partial(self.others.unhear, self.others.hear(wanted, call))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -503,35 +493,17 @@ class Server(FamiliarServer, Registrar):
             raise
 
     def _has(self, call: Call, uri: str) -> bool:
-        """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
-        may a middleware or a service that is put around the answers."""
-        view = None if self.protection is None else self.protection.view(call)
-        facet = call.facet
-        if view is None and facet is None:
-            known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-            return not known or self.registry.has(uri) or self._others_have(call, uri)
-
-        def seen(kind: Kind, owned: Owned) -> bool:
-            return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
-
-        owned = self.own("resource", uri)
-        if owned is not None:
-            return seen("resource", owned)
-        below = any(seen(_kind(one), self.owned(one)) for one in self.registry.below(uri))
-        return below or self._others_have(call, uri, view)
-
-    def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
-        return self._others.may_have(uri, call, view) and not self._others.hides(call, "resource", uri)
+        """Whether something can be told of this resource. A middleware may have it, and so may a service that is put
+        around the answers."""
+        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
+        if not known and call.facet is None and not self._is_guarded:
+            return True
+        return self.ownership.tells_of(call, uri)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
-        guarded = self.protection is not None and self.protection.guard is not None
-        if call.facet is None and not guarded and not self._mounts:
-            return None
-        return lambda uri: self._shows(call.facet, uri) and not self.hides(call, "resource", uri)
-
-    def _shows(self, facet: Facet | None, uri: str) -> bool:
-        return facet is None or facet.shows(*self.owner_of("resource", uri))
+        some = call.facet is not None or self._is_guarded or self._mounts
+        return self.ownership.seen_by(call) if some else None
 
     def resource_updated(self, uri: str, *, everywhere: bool = True) -> None:
         """Tell those who subscribed to it that a resource has changed.
@@ -544,6 +516,11 @@ class Server(FamiliarServer, Registrar):
 
     # Whose something is, and who may have it
 
+    @cached_property
+    def ownership(self) -> Ownership:
+        found: Ownership = load_module("portico.server.ownership").Ownership(self)
+        return found
+
     def owner_of(self, kind: Kind, name: str) -> Owned:
         """Whose a tool, prompt, resource or template is, and what its owner calls it: (owner, inward name).
 
@@ -551,64 +528,39 @@ class Server(FamiliarServer, Registrar):
         server's name; it is empty for what is not there. Rules and records go by these two, never by the name that a
         client was shown: an alias, another prefix or a rename lead to the same.
         """
-        return self.own(kind, name) or self._others.owner_of(kind, name) or Owned("", name)
+        return self.ownership.owner_of(kind, name)
 
     def own(self, kind: Kind, name: str) -> Owned | None:
         """The same for what this server has itself, and None for everything else."""
-        found: Component | None
-        if kind == "tool":
-            found = self.registry.by_name.get(name)
-        elif kind == "prompt":
-            found = self.prompts.get(name)
-        elif kind == "template":
-            found = self.templates.get(name) or self.resources.get(name)
-        else:
-            found = self.registry.resource(name)[0]
-            if found is not None:
-                return Owned(self.owned(found).owner, self.registry.listed_as(name))
-        if found is not None:
-            return self.owned(found)
-        # Where a service answers for all of them, whatever it is asked for is its own.
-        service = self._in_place.get(kind)
-        return None if service is None else Owned(service.name, name)
+        return self.ownership.own(kind, name)
 
     def owned(self, component: Component) -> Owned:
         """The same for a component of this server."""
-        owner = getattr(component, "owner", "") or self.info.name
-        if isinstance(component, Tool):
-            known = component.owned
-            if known is None or known[0] != owner or known[1] != component.inward:
-                known = component.owned = Owned(owner, component.inward)
-            return known
-        return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
+        return self.ownership.owned(component)
 
     def needs_task(self, tool: str) -> bool:
         """Whether a tool is known to run only as a task."""
         found = self.registry.by_name.get(tool)
         if found is None:
-            return self._others.needs_task(tool)
+            return self.others.needs_task(tool)
         return found.task is not None and found.task.mode == "required"
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""
-        own = self.own(kind, name)
-        return own.name if own is not None else self._others.canonical(kind, name)
+        return self.ownership.canonical(kind, name)
 
     def hides(self, call: Call, kind: Kind, name: str) -> bool:
         """Whether something is here that the sender of a call is not to learn of."""
-        guard = None if self.protection is None else self.protection.guard
-        if guard is not None and not guard.sight(call).sees(kind, self.owner_of(kind, name)):
-            return True
-        return self.own(kind, name) is None and self._others.hides(call, kind, name)
+        return self.ownership.hides(call, kind, name)
+
+    @property
+    def _is_guarded(self) -> bool:
+        return self.protection is not None and self.protection.guard is not None
 
     def refused(self, status: int, reason: str, address: str | None) -> None:
         """A transport did not let a request in."""
         if self.protection is not None and self.protection.witness is not None:
             self.protection.witness.refused(status, reason, address)
-
-    @property
-    def others(self) -> Others:
-        return self._others
 
     @property
     def catalogs(self) -> dict[str, Catalog[Any]]:
@@ -627,22 +579,11 @@ class Server(FamiliarServer, Registrar):
         """
         if self.protection is None:
             self.protection = load_module("portico.server.protection").Protection(self)
-            self._others.protection = self._mounts.protection = self.protection
-        protection = self.protection
-        protection.guard = guard or protection.guard
-        if meter is not None:
-            self._lifespans.remove(protection.meter)
-            protection.meter = meter
-            self._lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
-        if witness is not None:
-            self._lifespans.remove(protection.witness)
-            protection.witness = witness
-            # What others still do while they end is noted too.
-            self._lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
+            self.others.protection = self._mounts.protection = self.protection
+        self.protection.use(guard, meter, witness, self._lifespans)
         if guard is not None:
             # What a caller is shown depends on who it is, so it is not for everybody's cache.
             self._hints["cache_scope"] = "private"
-            protection.views.clear()
             self._lists_changed()
         self._extend()
 
@@ -666,10 +607,8 @@ class Server(FamiliarServer, Registrar):
         """
         api_tools = load_module("portico.server.api_tools")
         document = api_tools.read_document(openapi_spec if spec is None else spec)
-        wanted = {name: options.pop(name) for name in tuple(options) if name in api_tools.ApiOptions.__annotations__}
-        info = document.info
-        about = {"name": info.title or "api", "version": info.version, "description": info.description}
-        server = cls(**{**about, **options})
+        about, wanted = api_tools.split_options(document, options)
+        server = cls(**about)
         api_tools.add_operations(server, document, wanted)
         return server
 
@@ -687,7 +626,8 @@ class Server(FamiliarServer, Registrar):
 
     def _register(self, component: Component) -> None:
         self.add_components([component])
-        run_time.note_alone(self.subscriptions.spread, component)
+        if self.subscriptions.spread is not None:
+            _run_time().note_alone(self.subscriptions.spread, component)
 
     def add_components(self, components: list[Component]) -> None:
         """Add tools, resources and prompts, all of them or none, with what this server says of all of its own."""
@@ -707,6 +647,10 @@ class Server(FamiliarServer, Registrar):
         pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
         known = {one.uri for one in components if isinstance(one, Resource)}
         self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
+        self._bring_what_they_need(components)
+
+    def _bring_what_they_need(self, components: list[Component]) -> None:
+        """What comes with the first component that needs it, and is not loaded before."""
         if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
             self._app_pages = load_module("portico.server.apps").AppPages()
             self._add_service(self._app_pages)
@@ -714,13 +658,12 @@ class Server(FamiliarServer, Registrar):
             self._has_checks = True
             self._middleware.insert(0, load_module("portico.server.familiar.checks").CheckedLists(self))
             self._link()
-        # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
             self.tasks = load_module("portico.server.tasks.tasks").TaskService()
             self._add_service(self.tasks)
 
     def _add_bundle(self, name: str, components: list[Component]) -> None:
-        if name in self._bundles:
+        if name in self.bundles:
             raise UsageError(f"there is already a service {name!r}; remove it first")
         self.add_to_bundle(name, components)
 
@@ -730,10 +673,10 @@ class Server(FamiliarServer, Registrar):
             if not isinstance(component, Completes):
                 component.owner = name
         self.add_components(components)
-        self._bundles[name] = [*self._bundles.get(name, ()), *components]
+        self.bundles.add(name, components)
 
     def _add_service(self, service: Service) -> None:
-        self._services.append(service)
+        self.bundles.services.append(service)
         self.registry.schemes |= service.schemes
         service.added(self)
         self._lifespans.add(service, service.lifespan)
@@ -742,7 +685,7 @@ class Server(FamiliarServer, Registrar):
     @property
     def services(self) -> tuple[Service, ...]:
         """The services that were added, in their order."""
-        return tuple(one for one in self._services if one is not self.tasks and one is not self._app_pages)
+        return tuple(one for one in self.bundles.services if one is not self.tasks and one is not self._app_pages)
 
     def add(self, component: Any, *, everywhere: bool = False) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.
@@ -751,6 +694,7 @@ class Server(FamiliarServer, Registrar):
           it by its name in its module, so it has to have one; those that are started later have it too.
         """
         if everywhere:
+            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.ADDED, run_time.name_of(component)):
                 self._take_in(component)
         else:
@@ -775,22 +719,20 @@ class Server(FamiliarServer, Registrar):
         * **everywhere** – also in the other processes that serve the same clients.
         """
         if everywhere:
+            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.REMOVED, name):
                 self._take_out(name)
         else:
             self._take_out(name)
 
     def _take_out(self, name: str) -> None:
-        if name in self._bundles:
-            for component in self._bundles.pop(name):
+        if name in self.bundles:
+            components, services = self.bundles.remove(name)
+            for component in components:
                 self.registry.remove(component)
-            for service in [service for service in self._services if service.name == name]:
+            for service in services:
                 self._lifespans.remove(service)
-                self._services.remove(service)
-                schemes = self.registry.schemes
-                self.registry.schemes = {
-                    known: listed for known, listed in schemes.items() if known not in service.schemes
-                }
+                self.registry.forget_schemes(service.schemes)
             self._extend()
             return
         named = self.registry.named(name)
@@ -876,8 +818,8 @@ class Server(FamiliarServer, Registrar):
         try:
             yield self
         finally:
-            if await self._lifespans.leave():
-                await self.runtime.spent.close()
+            if await self._lifespans.leave() and "spent" in vars(self):
+                await self.spent.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
@@ -907,14 +849,11 @@ class Server(FamiliarServer, Registrar):
         * **quiet** – whether the URL is left unsaid on stderr.
         * and those of `asgi()`, except `loopback`.
         """
-        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
+        transport, options = self._chosen("run", transport, options)
         if transport == "stdio":
-            check_options('run("stdio")', options, stdio.StdioOptions)
             stdio.run(self.front, self.lifespan, **options)
-        elif transport == "http":
-            _endpoint().run(self, **options)
         else:
-            raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
+            _endpoint().run(self, **options)
 
     @overload
     async def run_async(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
@@ -924,16 +863,22 @@ class Server(FamiliarServer, Registrar):
     ) -> None: ...
     async def run_async(self, transport: str = "stdio", **options: Any) -> None:
         """`run` inside a loop that runs already; it has the same options."""
-        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
+        transport, options = self._chosen("run_async", transport, options)
         if transport == "stdio":
-            check_options('run_async("stdio")', options, stdio.StdioOptions)
             stdin, stdout = stdio.claim()
             async with self.lifespan():
                 await stdio.serve(self.front, stdin, stdout, **options)
-        elif transport == "http":
-            await _endpoint().run_async(self, **options)
         else:
+            await _endpoint().run_async(self, **options)
+
+    def _chosen(self, of: str, transport: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The transport by our name for it, and its options. Raises UsageError for one that there is not."""
+        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
+        if transport not in ("stdio", "http"):
             raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
+        if transport == "stdio":
+            check_options(f'{of}("stdio")', options, stdio.StdioOptions)
+        return transport, options
 
     def asgi(self, **options: Unpack[AsgiOptions]) -> Application:
         """This server as an ASGI application, to mount in another one or to run on an ASGI server.
@@ -960,9 +905,6 @@ class Server(FamiliarServer, Registrar):
 
 # The lifespan that a server was given, among those of its services.
 _OWN = "the server's own"
-_ASKED_BY_NAME: dict[Kind, str] = {
-    "tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read", "template": "resources/read"
-}  # fmt: skip
 _STRANGER = Call(method="tools/call", address="")
 
 
@@ -971,8 +913,9 @@ def _is_restricted(component: Tool | Resource | Prompt) -> bool:
     return component.auth is not None or bool(scopes)
 
 
-def _kind(resource: Resource) -> Kind:
-    return "resource" if resource.template is None else "template"
+def _run_time() -> Any:
+    """For servers of several processes."""
+    return load_module("portico.server.registry.run_time")
 
 
 def _endpoint() -> Any:

@@ -20,7 +20,7 @@ from typing import Any, TypedDict, Unpack
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import MOST_IN_FLIGHT, Channel
-from portico.telemetry.starting import start_telemetry
+from portico.telemetry import start_telemetry
 from portico.transport import loops
 from portico.transport.loops import Lifespan, on_signals
 from portico.wire import jsonrpc

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from portico.rpc.call import Call, Listening, members
 from portico.rpc.observers import OBSERVERS, ask_observed, close_session
 from portico.rpc.trace_context import carried_on
-from portico.telemetry.starting import start_telemetry
+from portico.telemetry import start_telemetry
 from portico.transport.envelope import RequestEnvelope, without_envelope
 from portico.transport.greeting import ClientIdentity, Greeting, discover, means_handshake_server
 from portico.transport.http_client.limits import suspendable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 EXTENSION = "io.modelcontextprotocol/ui"
@@ -11,7 +10,7 @@ PAGE_TYPE = "text/html;profile=mcp-app"
 # What a client that shows pages declares of itself.
 SHOWN: dict[str, Any] = {EXTENSION: {"mimeTypes": [PAGE_TYPE]}}
 # An origin, with a wildcard for its subdomains if that is meant; nothing that would end a directive of a policy.
-ORIGIN = re.compile(r"(https?|wss?)://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?|http://\[::1\](:\d{1,5})?")
+ORIGIN = r"(https?|wss?)://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?|http://\[::1\](:\d{1,5})?"
 
 
 def shows_pages(capabilities: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -31,12 +30,12 @@ _LARGEST_ID = 2**63 - 1
 _SMALLEST_ID = -(2**63)
 
 # The members that decide what a message does, and those that decide what a request does.
-_STEERING = re.compile(rb'"(?:method|id|params)"').findall
-_STEERING_PARAMS = re.compile(rb'"(?:name|arguments|_meta|uri|taskId)"').findall
+_STEERING = rb'"(?:method|id|params)"'
+_STEERING_PARAMS = rb'"(?:name|arguments|_meta|uri|taskId)"'
 
 # What stands before the value of a member. Objects with more members are read again sooner than walked through.
 _SPACE = b" \t\r\n"
-_GAP = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL).match
+_GAP = rb'(?s)[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*'
 _MOST_WALKED = 1000
 
 # A request without spaces is as long as this and its values.
@@ -88,7 +87,6 @@ class Malformed(Struct):
 
 
 _frame = msgspec.json.Decoder(Frame)
-_glance = msgspec.json.Decoder(_Glance)
 _raws = msgspec.json.Decoder(dict[str, Raw])
 _anything = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -155,7 +153,7 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
     return frame
 
 
-def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]] = _STEERING_PARAMS) -> bool:
+def repeats(text: bytes, *values: bytes, steering: bytes = _STEERING_PARAMS) -> bool:
     """Whether one of the members that steer the object `text` stands in it twice; `values` are known members' values.
 
     Parsers disagree about which of the two counts, and what an auditor reads must be what runs. The names are searched
@@ -167,13 +165,19 @@ def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]
         # An object cannot begin where a name does, so cutting one out cannot hide a name.
         if value.startswith(b"{"):
             outside = outside.replace(value, b"", 1)
-    names = steering(outside)
+    names = _pattern(steering).findall(outside)
     if len(names) == len(set(names)) and b"\\u" not in outside:
         return False
     try:
         return not _stand_alone(text, _raws.decode(text)) and _read_again(text)
     except msgspec.DecodeError:
         return _read_again(text)
+
+
+@cache
+def _pattern(text: bytes) -> re.Pattern[bytes]:
+    """Compiled when it is first needed: few messages need them all, and a start that needs none is quicker."""
+    return re.compile(text)
 
 
 def doubled(arguments: Raw) -> bool:
@@ -200,9 +204,10 @@ def _stand_alone(text: bytes, members: dict[str, Raw]) -> bool:
     name again keeps one value of the two, and the other would be left over here."""
     if len(members) > _MOST_WALKED:
         return False
+    match = _pattern(_GAP).match
     place = 0
     for value in members.values():
-        gap = _GAP(text, place)
+        gap = match(text, place)
         if gap is None or not text.startswith(bytes(value), gap.end()):
             return False
         place = gap.end() + len(value)
@@ -236,7 +241,7 @@ def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Mal
         if first == b"[":
             return _batch(data)
         if first == b"{":
-            return _no_frame(_glance.decode(data), failure)
+            return _no_frame(msgspec.json.decode(data, type=_Glance), failure)
         _anything.decode(data)
     except RecursionError:
         return Malformed(ParseError("Parse error: nested too deeply"))

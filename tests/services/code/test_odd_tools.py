@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,27 @@ async def test_a_face_over_a_low_level_server(face: Any) -> None:
     assert "echo: a" in said.text
 
 
+UNCAUGHT = {
+    "a callback": ("asyncio.get_running_loop().call_soon(lambda: 1 / 0)\nawait price('a')", "ZeroDivisionError"),
+    "a task": ("asyncio.create_task(refuse('pen'))\nawait price('a')\nawait price('b')\ngc.collect()", "no pen"),
+}
+
+
+@pytest.mark.parametrize("what", UNCAUGHT)
+async def test_what_a_script_does_not_catch_is_told_without_our_files(what: str) -> None:
+    code, words = UNCAUGHT[what]
+    async with Shop().client() as client:
+        said = await run(client, f"import gc\nfrom tools import price, refuse\n{code}\n1")
+    assert said.structured["value"] == 1
+    assert words in said.text
+    assert "Traceback" not in said.text and "portico" not in said.text and ".py" not in said.text
+
+
 # Clients that leave
 
 
 def kept_runs(store: Path) -> list[tuple[str]]:
-    with sqlite3.connect(store) as database:
+    with closing(sqlite3.connect(store)) as database:
         return database.execute("select status from portico_run").fetchall()
 
 

@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and workb
 
 from workbench import Clock  # noqa: E402
 
+from forks import Awaited, Forks  # noqa: E402
 from portico import Client, Server  # noqa: E402
 from portico.services.tasks.items import HISTORY, MIGRATIONS, WorkItems  # noqa: E402
 from portico.services.tasks.service import Tasks  # noqa: E402
@@ -62,24 +63,19 @@ async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-async def spawn() -> AsyncIterator[Callable[..., Any]]:
+async def spawn(forks: Forks) -> AsyncIterator[Callable[..., Any]]:
     """`await spawn("agent", url, "ann")`: child.py in a process of its own."""
-    children: list[asyncio.subprocess.Process] = []
+    children: list[Awaited] = []
 
-    async def start(*words: str) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, str(HERE / "child.py"), *words, stdin=pipe, stdout=pipe
-        )
-        children.append(child)
-        return child
+    async def start(*words: str) -> Awaited:
+        children.append(await Awaited.of(forks.start(*words, program=HERE / "child.py")))
+        return children[-1]
 
     yield start
     for child in children:
-        if child.returncode is None:
-            child.kill()
-        assert child.stdin is not None and child.stdout is not None
+        child.kill()
         child.stdin.close()
         async with asyncio.timeout(PATIENCE):
             await child.stdout.read()
+            await child.stderr.read()
             await child.wait()

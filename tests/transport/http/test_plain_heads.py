@@ -239,6 +239,8 @@ MORE = (
     *(b"Origin: http://localhost", b"Origin: http://evil.example", b"Connection: keep-alive", b"Connection: x, close"),
     *(b"X-Forwarded-For: 192.0.2.7", b"X-Forwarded-For: 192.0.2.8", b"Forwarded: for=192.0.2.9", b"Accept: */*"),
     *(b"Accept: text/html", b"MCP-Protocol-Version: 2025-06-18", b"TRANSFER-encoding: Chunked", b"Portico-Sent-On: x"),
+    *(b"X-Request-Id: 1", b"x-request-id: 2", b"X-REQUEST-ID:3", b"X-Request-Id:  4", b"x-request-id: a b"),
+    *(b"traceparent: 00-1-2-01", b"Traceparent: 00-1-3-01", b"tracestate: a=1,b=2", b"x-correlation-id: 7"),
     *STRANGE,
 )
 MESSAGE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
@@ -271,8 +273,9 @@ async def test_a_connection_is_answered_the_same_whichever_way_it_is_read(option
     options = {"allow_hosts": ["good.example"], "trusted_proxies": ["10.0.0.1"], **options}
     usual, parsing = Site(Connection, **options), Site(Parsing, **options)
     chance = random.Random(7)
-    # Some come again: then their heads are known.
+    # Some come again, and some with another id: then their heads are known.
     known = [some_request(chance) for _ in range(30)]
+    known += [one.replace(b"d: 1\r\n", b"d: 5\r\n") for one in known if b"Id: 1\r\n" in one]
     for _ in range(ROUNDS):
         requests = [chance.choice((*known, some_request(chance))) for _ in range(chance.choice((1, 1, 2, 3)))]
         apart = chance.random() < 0.6
@@ -280,3 +283,17 @@ async def test_a_connection_is_answered_the_same_whichever_way_it_is_read(option
         peer = chance.choice(("127.0.0.1", "10.0.0.1", "192.0.2.1"))
         assert await usual.hear(peer, pieces) == await parsing.hear(peer, pieces), (peer, pieces)
     assert usual.listener.known and not parsing.listener.plain._lines
+
+
+async def test_a_head_with_another_id_and_another_length_is_known() -> None:
+    site = Site(Connection, longest_body=100)
+    for number in range(5):
+        body = MESSAGE + b" " * number
+        head = head_of(*USUAL[:2], b"content-length: %d" % len(body), b"X-Request-Id: %d" % number)
+        _, _, [request] = await site.hear("127.0.0.1", [head + body])
+        assert request[3] == body
+        assert request[4][b"x-request-id"] == b"%d" % number and request[4][b"content-length"] == b"%d" % len(body)
+    assert len(site.listener.known) == 1
+    head = head_of(*USUAL[:2], b"content-length: 200", b"X-Request-Id: 6")
+    said, _, asked = await site.hear("127.0.0.1", [head + b"x" * 200])
+    assert said.startswith(b"HTTP/1.1 413") and not asked

@@ -17,7 +17,7 @@ CurrentCall.wanted = True
 
 
 def _current() -> Context | None:
-    found: Any = CurrentCall.answering.get(None)
+    found: Any = CurrentCall.found()
     if isinstance(found, tuple):
         call, runtime = found
         return Context(call, runtime, _cannot_ask)

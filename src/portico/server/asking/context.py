@@ -18,8 +18,8 @@ from portico.rpc.trace_context import trace_context
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.familiar_context import FamiliarContext
-from portico.server.asking.request_state import Detached
 from portico.server.asking.rounds import BodyReply, Rounds, Settle, SettledRounds, rounds_of
+from portico.server.calling.results import Detached
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -507,7 +507,7 @@ class Context(FamiliarContext):
 
 def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
     """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
-    begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
+    begin = partial(Rounds, call, runtime.keeper.seal, target, arguments, params.input_responses, params.request_state)
     return Context(call, runtime, begin)
 
 

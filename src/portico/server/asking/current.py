@@ -4,7 +4,7 @@ such a function: `wanted` is set by importing `ambient.py`."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 
@@ -19,12 +19,27 @@ class CurrentCall:
     # The functions that give the Context: a body whose module has one of them gets one that can ask questions.
     gives_context: tuple[Callable[..., Any], ...] = ()
     # The Context of a body that has one; otherwise its Call and its Runtime.
-    answering: ContextVar[Any] = ContextVar("portico_answering")
+    _answering: ContextVar[Any] = ContextVar("portico_answering", default=None)
+
+    # From here on this is being answered, for what runs in the same context.
+    enter = _answering.set
+    # What is being answered; None outside of a call.
+    found = _answering.get
+
+    @classmethod
+    def hold(cls) -> Token[Any] | None:
+        """Before another server is asked in the same context: `release` gives back what is being answered now."""
+        return cls._answering.set(cls._answering.get()) if cls.wanted else None
+
+    @classmethod
+    def release(cls, held: Token[Any] | None) -> None:
+        if held is not None:
+            cls._answering.reset(held)
 
     @classmethod
     def call(cls) -> Any:
         """The Call itself; None outside of one, and where no program has asked for it."""
-        found = cls.answering.get(None)
+        found = cls.found()
         return found[0] if isinstance(found, tuple) else getattr(found, "call", None)
 
     @classmethod

@@ -40,16 +40,6 @@ class State(Struct, array_like=True):
     asked: list[str] = []
 
 
-class Detached(Struct, frozen=True):
-    """A body that wants to go on as a task, and what it has learnt and done so far."""
-
-    answers: dict[str, Raw]
-    steps: dict[str, Raw]
-
-
-_decoder = msgspec.json.Decoder(State)
-
-
 # What servers without a key of their own seal with, the one in use first. The workers of a fleet have the same.
 _of_process = [os.urandom(32)]
 
@@ -136,7 +126,7 @@ class Seal:
             if urlsafe_b64encode(data).decode() != sealed:
                 return None
             body = self._unsealed(data)
-            return None if body is None else _decoder.decode(body)
+            return None if body is None else msgspec.json.decode(body, type=State)
         except ValueError:
             return None
 

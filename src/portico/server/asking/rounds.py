@@ -18,7 +18,8 @@ from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Reply
 from portico.rpc.questions import put, require
-from portico.server.asking.request_state import Detached, Seal, State, binding
+from portico.server.asking.request_state import Seal, State, binding
+from portico.server.calling.results import Detached
 from portico.wire.errors import Closed, InvalidParams
 from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode

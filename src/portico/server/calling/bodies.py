@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Raw
 
 from portico._lazy import load_module, loaded_module
-from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.current import ContextType, CurrentCall
@@ -68,7 +67,9 @@ class Body:
 
     def authorize(self, call: Call) -> None:
         """Raise InsufficientScope for a principal that lacks a scope of the service."""
-        missing = call.principal.lacks(self.service_scopes) if isinstance(call.principal, Principal) else ()
+        # A middleware may have put another kind of principal there, which has no scopes.
+        lacks = getattr(call.principal, "lacks", None)
+        missing = lacks(self.service_scopes) if lacks is not None else ()
         if missing:
             raise InsufficientScope(repr(self.name), self.service_scopes, missing)
 
@@ -87,7 +88,7 @@ class Body:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
         if CurrentCall.wanted:
-            CurrentCall.answering.set(context or (call, runtime))
+            CurrentCall.enter(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
         if self._at_once:
             return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
@@ -105,12 +106,12 @@ class Body:
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
         if CurrentCall.wanted:
-            CurrentCall.answering.set(context)
+            CurrentCall.enter(context)
         context.enter()
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)
         if state is not None:
-            await runtime.spent.spend(state)
+            await runtime.keeper.spent.spend(state)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
         return await self._run(call, context, runtime, args, kwargs)

@@ -12,7 +12,7 @@ import msgspec
 from portico.wire.content import Annotations
 from portico.wire.errors import UsageError
 from portico.wire.jsonrpc import encode
-from portico.wire.meta import Icon
+from portico.wire.meta import Icon, ServerCapabilities
 
 # basic, `_meta`: labels with dots between them and a slash, then a name that may be empty.
 _PREFIX = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*/"
@@ -50,6 +50,15 @@ def checked_uri(uri: str) -> str:
             "in it are percent-encoded"
         )
     return uri
+
+
+def checked_capabilities(given: Mapping[str, Any]) -> ServerCapabilities:
+    """What a server says that it can do: a table for each feature."""
+    capabilities = ServerCapabilities(**given)
+    try:
+        return msgspec.convert(msgspec.to_builtins(capabilities), ServerCapabilities)
+    except msgspec.ValidationError as mistake:
+        raise UsageError(f"these capabilities cannot be declared: {mistake}") from None
 
 
 def checked_icons(icons: Sequence[Any] | None) -> list[Icon] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
@@ -31,7 +31,9 @@ from portico.wire.inputs import InputRequiredResult
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.resources import Resource as Definition
 from portico.wire.resources import ResourceTemplate as TemplateDefinition
-from portico.wire.uris import Template
+
+if TYPE_CHECKING:
+    from portico.wire.uris import Template
 
 _CONTENTS = (TextContents, BlobContents, Contents)
 
@@ -112,7 +114,9 @@ class Resource:
         # Whether a call may be answered: a function, or several.
         self.auth = options.get("auth")
         self.name = given_name(options.get("name"), fn, "a resource")
-        self.template = Template(uri) if "{" in uri else None
+        self.template: Template | None = None
+        if "{" in uri:
+            self.template = load_module("portico.wire.uris").Template(uri)
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         self._check()
         description, size = options.get("description"), options.get("size")

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.server.asking.request_state import Detached
 from portico.server.calling.foreign import is_foreign_block, ours
 from portico.server.calling.signature import Verify
 from portico.wire.content import (
@@ -30,6 +29,13 @@ from portico.wire.content import (
 from portico.wire.errors import ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.tools import ERROR, CallToolResult
+
+
+class Detached(Struct, frozen=True):
+    """A body that wants to go on as a task, and what it has learnt and done so far."""
+
+    answers: dict[str, Raw]
+    steps: dict[str, Raw]
 
 
 class _Media:

@@ -11,19 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from msgspec import Struct
 
+from portico._lazy import load_module
 from portico.rpc.call import Handler
 from portico.rpc.turns import NO_CALLER, Caller, Turns
-from portico.server.asking.kept_state import ConversationStates
-from portico.server.asking.request_state import Seal
-from portico.server.asking.spent import SpentStates
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
+
+    from portico.server.asking.kept_state import ConversationStates
+    from portico.server.server import Server
 
 # Bodies that block mostly wait, so how many may do so has little to do with the number of cores.
 MOST_THREADS = 40
@@ -49,7 +50,7 @@ class Threads:
         self._tickets: SimpleQueue[None] | None = None
         self._lock = threading.Lock()
         self._started = 0
-        self._idle = 0
+        self._busy = 0
 
     async def run(self, fn: Callable[..., Any], args: Sequence[Any], caller: Caller = NO_CALLER) -> Any:
         """What the function returns, called in a thread. Raises ToolError where too many calls wait already."""
@@ -79,9 +80,9 @@ class Threads:
         return self._tickets
 
     def _make_room(self, caller: Caller) -> None:
-        if self._idle > 0:
-            self._idle -= 1
-        elif self._started < self.most:
+        if self._started > self._busy + self._turns.total:
+            return  # a thread waits for it
+        if self._started < self.most:
             self._started += 1
             threading.Thread(target=self._work, name=f"portico-{self._started}", daemon=True).start()
         else:
@@ -92,16 +93,15 @@ class Threads:
             self._queue.get()
             began = time.monotonic()
             with self._lock:
-                # What was cancelled meanwhile waits no longer, and has left its ticket behind.
-                call = self._turns.take() if self._turns.total else None
-            if call is not None:
-                self._do(call)
-                del call
+                if not self._turns.total:
+                    continue  # what was cancelled meanwhile waits no longer, and has left its ticket behind
+                call = self._turns.take()
+                self._busy += 1
+            self._do(call)
+            del call
             with self._lock:
                 self._turns.took(time.monotonic() - began)
-                # A thread is idle only if no more is queued than the threads can take.
-                if not self._turns.total:
-                    self._idle += 1
+                self._busy -= 1
 
     def _do(self, call: _ThreadCall) -> None:
         if call.future.cancelled():
@@ -131,7 +131,7 @@ def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | N
         future.set_exception(failure)
 
 
-class Runtime(Struct, frozen=True, eq=False):
+class Runtime(Struct, frozen=True, eq=False, dict=True):
     """What a server lends to the bodies that it runs."""
 
     # The server's: what a body logs says it.
@@ -139,13 +139,15 @@ class Runtime(Struct, frozen=True, eq=False):
     # The server itself: it answers the calls that a body makes from the inside.
     handler: Handler
     threads: Threads
-    # Closes the state of a call that asks the client something.
-    seal: Seal
-    # Which of those states were used.
-    spent: SpentStates
+    # Whose `seal` closes the state of a call that asks the client something, and who knows which of them were `spent`.
+    keeper: Server
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
     # The headers that bodies see, in lower case.
     headers: tuple[str, ...] = ()
-    # What bodies keep from one call of a conversation to the next.
-    states: ConversationStates = msgspec.field(default_factory=ConversationStates)
+
+    @cached_property
+    def states(self) -> ConversationStates:
+        """What bodies keep from one call of a conversation to the next."""
+        found: ConversationStates = load_module("portico.server.asking.kept_state").ConversationStates()
+        return found

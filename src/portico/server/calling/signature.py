@@ -7,7 +7,6 @@ decode in C, and the values come out in the order of the parameters. Only when t
 
 from __future__ import annotations
 
-import copy
 import enum
 import functools
 import inspect
@@ -45,6 +44,8 @@ Function = Callable[..., Any]
 Verify = Callable[[Any, bytes], None]
 
 NO_KEYWORDS: dict[str, Any] = {}
+# Of these no copy is needed.
+_SHARED = frozenset({type(None), bool, int, float, str, bytes})
 # A tool that returns these says it in content blocks; a schema would only repeat it.
 PLAIN_RESULTS = (None, type(None), str, bytes, Any, object, Parameter.empty)
 
@@ -87,6 +88,8 @@ class Signature(Struct, frozen=True, kw_only=True):
         except (ValueError, RecursionError):
             values = load_module("portico.server.calling.mistakes").second_look(self, arguments)
         place = self.place
+        if place < 0 and not self.by_name:
+            return values, NO_KEYWORDS
         if place == len(values):
             values += (context,)
         elif place >= 0:
@@ -223,11 +226,15 @@ def _initial(default: Any) -> dict[str, Any]:
         return {}
     if type(default) in (list, dict, set) and not default:
         return {"default_factory": type(default)}
+    if type(default) in _SHARED:
+        return {"default": default}
+    from copy import deepcopy  # few functions have another default than these
+
     try:
-        shared = copy.deepcopy(default) is default
+        shared = deepcopy(default) is default
     except Exception:  # A lock, a connection: not a value, and meant to be shared.
         shared = True
-    return {"default": default} if shared else {"default_factory": lambda: copy.deepcopy(default)}
+    return {"default": default} if shared else {"default_factory": lambda: deepcopy(default)}
 
 
 def _decoder(arguments: list[_Argument], where: str) -> tuple[dict[str, Any], Callable[[bytes | Raw], Struct]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec import Raw
 
@@ -19,7 +19,6 @@ from portico.server.calling.checks import checked_icons, described_meta, given_n
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.signature import ArgumentError, Verify, verifier
-from portico.server.guard import Owned
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
@@ -27,6 +26,9 @@ from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
+
+if TYPE_CHECKING:
+    from portico.server.guard import Owned
 
 # tools, Tool Names (2025-11-25): what a name may be made of.
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")

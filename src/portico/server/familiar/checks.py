@@ -16,11 +16,10 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call, Handler
 from portico.server.calling.checks import TAGS
 from portico.server.guard import Passage, passed
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext
+from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
 from portico.wire import jsonrpc
 from portico.wire.completion import PromptReference
 from portico.wire.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, ToolError, Unknown
-from portico.wire.paging import Paging
 
 log = logging.getLogger("portico.server")
 
@@ -191,19 +190,11 @@ class AuthMiddleware(Hooks):
         method = _LIST_OF[context.method]
         if not context.server.others:
             return None
-        name_of, params = context.server.catalogs[method].name_of, b"{}"
-        paging = Paging()
-        while True:
-            call = replace(context.call, method=method, params=Raw(params), read=None)
-            page = await call_next(context.copy(call=call, method=method, message=None))
-            entries = getattr(page, _LISTS[method][0])
-            for entry in entries:
-                if name_of(entry) == context.name:
-                    return entry
-            cursor = paging.after(page.next_cursor, len(entries))
-            if cursor is None:
-                return None
-            params = jsonrpc.encode({"cursor": cursor})
+        name_of = context.server.catalogs[method].name_of
+        async for entry in each_listed(method, _LISTS[method][0], context, call_next):
+            if name_of(entry) == context.name:
+                return entry
+        return None
 
     on_call_tool = on_read_resource = on_get_prompt = on_complete = _check
 

@@ -73,7 +73,7 @@ class FunctionMiddleware:
                 return await handler(getattr(ctx, "call", call))
 
             if CurrentCall.wanted:
-                CurrentCall.answering.set((call, self._server.runtime))
+                CurrentCall.enter((call, self._server.runtime))
             is_hooks = isinstance(self._function, Hooks)
             context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
             return _said(await self._function(context, call_next))

@@ -166,7 +166,7 @@ class LowLevelServer(Server):
     async def _answered(self, fn: Answers, result: type[Struct], call: Call) -> Any:
         call.typed()  # params that do not fit are refused here: the functions are not written for them
         context = request_context(call, self)
-        CurrentCall.answering.set(context)
+        CurrentCall.enter(context)
         return _result(await fn(context, call), result, self._hints)
 
     # Registering as the SDK's first major version does it
@@ -255,7 +255,7 @@ class LowLevelServer(Server):
     @property
     def request_context(self) -> ServerRequestContext:
         """Of the request that is being answered. Raises LookupError outside of one."""
-        found = CurrentCall.answering.get(None)
+        found = CurrentCall.found()
         if not isinstance(found, ServerRequestContext):
             raise LookupError("there is no request that is being answered")
         return found

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from portico._lazy import load_module
+from portico._lazy import load_module, loaded_module
 from portico.rpc.call import Call
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.checks import TAGS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
-from portico.server.guard import current
 from portico.wire.errors import InsufficientScope, ResourceNotFound, ToolError, UsageError
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
@@ -450,7 +449,8 @@ class FamiliarServer:
 
 def _from_within(method: str, params: dict[str, Any]) -> Call:
     call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=0, revision=LATEST)
-    passage = current.get()
+    guard = loaded_module("portico.server.guard")
+    passage = None if guard is None else guard.current.get()
     # A body that passes on the name of a tool must not lend its client more than that may do itself.
     by = CurrentCall.call() if passage is None else passage.call
     if by is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self
 
 import msgspec
 
-from portico.server.asking.request_state import LIFETIME_SECONDS, Seal
+from portico._lazy import load_module
 from portico.server.calling.checks import checked_hints
 from portico.wire.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from portico.server.asking.request_state import Seal
 
 P = ParamSpec("P")
 
@@ -48,7 +51,7 @@ class RequestStateSecurity:
 
     * **keys** – the first seals, and each of them opens: `[new, old]` while a key is being replaced.
     * **codec** – or an object with `seal(bytes) -> str` and `unseal(str) -> bytes`, which raises InvalidRequestState.
-    * **ttl** – for how many seconds a state is good.
+    * **ttl** – for how many seconds a state is good: 600 unless said otherwise.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class RequestStateSecurity:
         *,
         keys: Sequence[bytes | bytearray | str] | None = None,
         codec: StateCodec | None = None,
-        ttl: float = LIFETIME_SECONDS,
+        ttl: float | None = None,
         **_: Any,
     ) -> None:
         if (keys is None) == (codec is None):
@@ -68,7 +71,7 @@ class RequestStateSecurity:
         self._ttl = ttl
 
     @classmethod
-    def ephemeral(cls, *, ttl: float = LIFETIME_SECONDS, **_: Any) -> Self:
+    def ephemeral(cls, *, ttl: float | None = None, **_: Any) -> Self:
         """With a key of this process alone, or of its fleet: what a server has that is told nothing."""
         made = cls.__new__(cls)
         made._keys, made._codec, made._ttl = [], None, ttl
@@ -76,7 +79,10 @@ class RequestStateSecurity:
 
     def sealing(self, name: str) -> Seal:
         first = self._keys[0] if self._keys else None
-        return Seal(first, self._ttl, name, others=self._keys[1:], codec=self._codec)
+        lifetime = {} if self._ttl is None else {"lifetime": self._ttl}
+        request_state = load_module("portico.server.asking.request_state")
+        seal: Seal = request_state.Seal(first, name=name, others=self._keys[1:], codec=self._codec, **lifetime)
+        return seal
 
 
 # What theirs have to be told, and ours does by itself.

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import UNSET, Raw
 
 from portico.legacy import translate
-from portico.server.registry.cursors import ListCursors
 from portico.wire import jsonrpc
 from portico.wire.content import CacheableResult, strip_result_type
-from portico.wire.errors import UsageError
+from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.revisions import MODERN, Revision
 
+if TYPE_CHECKING:
+    from portico.server.guard import Kind
+
 PAGE_SIZE = 1000
+
+# What each list is of.
+KINDS: dict[str, Kind] = {
+    "tools/list": "tool",
+    "prompts/list": "prompt",
+    "resources/list": "resource",
+    "resources/templates/list": "template",
+}
+
+_MAC = 12
+LONGEST_CURSOR = 1024
 
 
 class Listed(Protocol):
@@ -148,3 +162,42 @@ class Catalog(Generic[C]):
         result = translate.result(result, revision)
         result.meta = UNSET
         return Raw(strip_result_type(jsonrpc.encode(result)))
+
+
+class ListCursors:
+    """Issues the cursors of every list of a server, and reads them again.
+
+    A cursor belongs to the list that it was issued for; one of another list, or one that was made up, is refused.
+    Nothing is kept for it, so that it works in every process that has the key.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def issue(self, listed: str, place: str) -> str:
+        """The cursor for a place in a list. `listed` says which list it is, with all that its order depends on."""
+        body = place.encode()
+        return urlsafe_b64encode(self._mac(listed, body) + body).decode()
+
+    def read(self, listed: str, cursor: str) -> str:
+        """The place. Raises InvalidParams, the same for every way in which a cursor can be wrong."""
+        try:
+            place = urlsafe_b64decode(cursor[:LONGEST_CURSOR].encode("ascii"))[_MAC:].decode()
+        except ValueError:
+            place = ""
+        # Python's decoder skips what is not of the alphabet; only the exact text that we issue will do.
+        if not place or not _same(self.issue(listed, place), cursor):
+            raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
+        return place
+
+    def _mac(self, listed: str, body: bytes) -> bytes:
+        # Loaded with the first long list, not with every server.
+        import hmac
+
+        return hmac.digest(self._key, b"cursor %d %s %s" % (len(listed), listed.encode(), body), "sha256")[:_MAC]
+
+
+def _same(one: str, other: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(one.encode(), other.encode(errors="replace"))

@@ -14,8 +14,7 @@ from msgspec import Raw, Struct
 from portico._lazy import load_module
 from portico.rpc.call import Call, members
 from portico.rpc.turns import caller_of
-from portico.server.guard import KINDS, Kind, Owned
-from portico.server.registry.catalog import Catalog
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
@@ -24,6 +23,7 @@ from portico.wire.subscriptions import Filter
 
 if TYPE_CHECKING:
     from portico.rpc.relay import ChangeRelay
+    from portico.server.guard import Kind, Owned
 
     # It is put around the server that these belong to.
     from portico.server.protection import Protection
@@ -144,11 +144,7 @@ class Mounts:
 
     def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
-        for mount in self._mounts:
-            inward = mount.inward_uri(uri)
-            if inward is not None and (view is None or view.sees("resource", Owned(mount.owner, inward))):
-                return True
-        return False
+        return any(mount.may_have(uri, view) for mount in self._mounts)
 
     # Whose something is
 

@@ -15,6 +15,7 @@ from portico.rpc.call import Call, Handler, members
 from portico.rpc.questions import require_all
 from portico.rpc.relay import ChangeRelay
 from portico.server.guard import Kind, Owned
+from portico.server.registry.views import CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
@@ -78,6 +79,10 @@ class Mount(Struct, eq=False):
     def owned(self, kind: Kind, name: str) -> Owned | None:
         inside = self.inside(kind, name)
         return None if inside is None else Owned(self.owner, inside)
+
+    def may_have(self, uri: str, view: CallerView | None) -> bool:
+        inward = self.inward_uri(uri)
+        return inward is not None and (view is None or view.sees("resource", Owned(self.owner, inward)))
 
     def outside(self, kind: Kind, inside: str) -> str:
         return self.outward(inside) if kind in ("tool", "prompt") else self.outward_uri(inside)

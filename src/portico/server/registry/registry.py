@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from logging import DEBUG, WARNING, getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from portico._lazy import load_module
 from portico.server.calling.completion import Completer, CompleterOfAll
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
-from portico.server.registry.catalog import Catalog
-from portico.server.registry.cursors import ListCursors
+from portico.server.registry.catalog import Catalog, ListCursors
 from portico.server.registry.service import Completes, Component
 from portico.wire import notices
 from portico.wire.errors import UsageError
@@ -21,7 +20,9 @@ from portico.wire.mirrors import Mirror
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
-from portico.wire.uris import Templates
+
+if TYPE_CHECKING:
+    from portico.wire.uris import Templates
 
 log = getLogger("portico.server")
 
@@ -69,11 +70,18 @@ class Registry:
         self._completers: dict[tuple[str, str], Completer] = {}
         # One function for all arguments of everything.
         self.completes_all: CompleterOfAll | None = None
-        self._matcher = Templates()
         # The URIs of the resources in their order, and of which list.
         self._sorted: tuple[Any, list[str]] = (None, [])
         # URIs that are understood and not listed: a scheme, and the one that is listed in its place.
         self.schemes: dict[str, str] = {}
+
+    @cached_property
+    def _matcher(self) -> Templates:
+        found: Templates = load_module("portico.wire.uris").Templates()
+        return found
+
+    def forget_schemes(self, schemes: Mapping[str, str]) -> None:
+        self.schemes = {known: listed for known, listed in self.schemes.items() if known not in schemes}
 
     # Looking up
 
@@ -89,7 +97,7 @@ class Registry:
         resource = self.resources.get(uri)
         if resource is not None:
             return resource, {}
-        matched = self._matcher.best(uri)
+        matched = self._matcher.best(uri) if self.templates else None
         if matched is None:
             return self._known_otherwise(uri)
         template, values = matched
@@ -105,7 +113,7 @@ class Registry:
 
     def listed_as(self, uri: str) -> str:
         """The URI that stands in the lists for one that is understood."""
-        if uri in self.resources or self._matcher.best(uri) is not None:
+        if uri in self.resources or (self.templates and self._matcher.best(uri) is not None):
             return uri
         scheme, mark, rest = uri.partition("://")
         return f"{self.schemes.get(scheme, scheme)}{mark}{rest}"
@@ -124,6 +132,8 @@ class Registry:
         if self._sorted[0] is not self.resources.definitions:
             self._sorted = (self.resources.definitions, sorted(one.uri for one in self.resources))
         uris = self._sorted[1]
+        from bisect import bisect_left  # only servers with resources look for those below another
+
         place = bisect_left(uris, above)
         listed = place < len(uris) and uris[place].startswith(above)
         return listed or any(template.uri.startswith(above) for template in self.templates)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from portico._options import check_options
 from portico.rpc.call import Call
-from portico.server.calling.checks import as_table
+from portico.server.calling.checks import as_table, checked_extensions
 from portico.server.calling.completion import Completer, CompleterOfAll
 from portico.server.calling.prompts import Prompt, PromptOptions
 from portico.server.calling.resources import Resource, ResourceOptions
@@ -237,6 +237,48 @@ class Service(Registrar):
         yield from marked(self)
         # A subclass may never have called our __init__.
         yield from cast("list[Component]", self.__dict__.get("_offered", ()))
+
+
+class Bundles:
+    """The services of one server: what each has registered, what they answer, and what they put around answers."""
+
+    def __init__(self) -> None:
+        self.services: list[Service] = []
+        # Which of them answers a method, in place of its server if that has it too.
+        self.by_method: dict[str, Service] = {}
+        # By the name of the service, or of the class whose marked methods they are.
+        self._components: dict[str, list[Component]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._components
+
+    def add(self, name: str, components: list[Component]) -> None:
+        self._components[name] = [*self._components.get(name, ()), *components]
+
+    def remove(self, name: str) -> tuple[list[Component], list[Service]]:
+        """What is gone by that."""
+        gone = [one for one in self.services if one.name == name]
+        self.services = [one for one in self.services if one not in gone]
+        return self._components.pop(name), gone
+
+    def answers(self) -> dict[str, Answer]:
+        """What the services answer now."""
+        self.by_method = {method: service for service in self.services for method in service.methods()}
+        return {method: service.methods()[method] for method, service in self.by_method.items()}
+
+    def extensions(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for service in self.services:
+            checked_extensions(service.extensions())
+            found |= {name: dict(settings) for name, settings in service.extensions().items()}
+        return found
+
+    def around(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+        """The answer to each method with what the services put around it, the last one outermost."""
+        found = dict(answers)
+        for service in self.services:
+            found = {method: service.around(method, answer) for method, answer in found.items()}
+        return found
 
 
 def marked(instance: Any) -> Iterator[Component]:

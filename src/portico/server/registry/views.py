@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.server.guard import KINDS, Kind, Owned, Sight
-from portico.server.registry.catalog import Catalog
+from portico.server.guard import Kind, Owned, Sight
+from portico.server.registry.catalog import KINDS, Catalog
 from portico.wire.revisions import LATEST, Revision
 
 # Of each list: classes of callers, not callers.

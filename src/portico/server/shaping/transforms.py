@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from portico.rpc.call import Call
+from portico._lazy import load_module
 from portico.server.asking.context import Context
 from portico.server.calling.checks import VERSION, described_meta
 from portico.server.calling.tools import Tool
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext
+from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
 from portico.server.registry.registry import version_order
 from portico.server.registry.service import Completes, Component
 from portico.server.shaping.arguments import ArgumentShape
 from portico.wire.completion import PromptReference
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
-from portico.wire.paging import Paging
 from portico.wire.tools import Tool as Definition
 
 log = logging.getLogger("portico")
@@ -29,24 +28,32 @@ log = logging.getLogger("portico")
 class Transform:
     """What `server.add_transform` takes: which of a server's components are there, and in which shape.
 
-    A subclass of one's own says it with `keeps`, or puts a middleware on the server with `put_on`.
+    A subclass of one's own says it with `keeps`, puts a middleware on the server with `put_on`, or has FastMCP's
+    functions: `list_tools(tools)` gives what is shown of the tools that there are, as they are or with
+    `tool.model_copy(update=…)`, and `get_tool(name, call_next)` the tool that a name means, or None; the same for
+    prompts, resources and resource templates.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        theirs = [name for name in vars(cls) if name.startswith(("list_", "get_"))]
-        if theirs:
-            raise UsageError(
-                f"{cls.__name__}.{theirs[0]} is not called: a Transform of one's own has `keeps(component)` here; "
-                "other lists and calls are made by a middleware, portico.Hooks with on_list_tools and on_call_tool"
-            )
 
     def put_on(self, server: Any) -> None:
         """Called once, with the server that it is for."""
+        if any(getattr(type(self), name) is not getattr(Transform, name) for name in _FUNCTIONS):
+            server.use(load_module("portico.server.familiar.own_transforms").TransformHooks(self))
+
+    async def list_tools(self, tools: Sequence[Any]) -> Sequence[Any]:
+        return tools
+
+    async def get_tool(self, name: str, call_next: Any, *, version: Any = None) -> Any:
+        return await call_next(name, version=version)
+
+    list_prompts = list_resources = list_resource_templates = list_tools
+    get_prompt = get_resource = get_resource_template = get_tool
 
     def keeps(self, component: Component) -> bool:
         """Whether a component of the server is there at all, now or when it is added later."""
         return True
+
+
+_FUNCTIONS = [name for name in vars(Transform) if name.startswith(("list_", "get_"))]
 
 
 class ToolTransformConfig(Struct, kw_only=True):
@@ -143,25 +150,11 @@ class ToolTransform(Transform, Hooks):
     ) -> ArgumentShape | None:
         """The shape of a tool's arguments; a client may call without having listed."""
         if change.arguments and name not in self._shapes:
-            tool = await listed_tool(name, context, call_next)
-            if tool is not None:
-                self._take_shape(tool, change)
+            async for tool in each_listed("tools/list", "tools", context, call_next):
+                if tool.name == name:
+                    self._take_shape(tool, change)
+                    break
         return self._shapes.get(name)
-
-
-async def listed_tool(name: str, context: MiddlewareContext, call_next: CallNext) -> Definition | None:
-    """A tool as it is listed to the sender of a call; None if it is not."""
-    paging, params = Paging(), b"{}"
-    while True:
-        call: Call = msgspec.structs.replace(context.call, method="tools/list", params=Raw(params), read=None)
-        page = await call_next(context.copy(call=call, method="tools/list", message=None))
-        for one in page.tools:
-            if one.name == name:
-                return one  # type: ignore[no-any-return]
-        cursor = paging.after(page.next_cursor, len(page.tools))
-        if cursor is None:
-            return None
-        params = msgspec.json.encode({"cursor": cursor})
 
 
 def _config(change: Any) -> ToolTransformConfig:

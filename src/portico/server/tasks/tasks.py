@@ -20,8 +20,8 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.door import unexpected
 from portico.rpc.identity import identity_of
-from portico.server.asking.request_state import Detached
 from portico.server.asking.rounds import BodyReply, rounds_of, typed
+from portico.server.calling.results import Detached
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.tools import Tool
 from portico.server.guard import Owned

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.asking.rounds import typed
-from portico.server.registry.cursors import ListCursors
+from portico.server.registry.catalog import ListCursors
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import LOOK_SECONDS, Engine
 from portico.server.tasks.jobs import Job

@@ -54,8 +54,7 @@ class CodeFace(ServerFace):
         desk.capabilities = replace(desk.capabilities, resources={})
         if isinstance(whole, Server):
             # Any process that the server shares its key with goes on with a question.
-            desk.seal = whole.seal
-            desk.runtime = replace(desk.runtime, seal=whole.seal, spent=whole.runtime.spent)
+            desk.seal, desk.spent = whole.seal, whole.spent
             # That a script was saved is told to who listens to the server.
             desk.subscriptions.spread = whole.subscriptions.publish_everywhere
         desk.add(code)

@@ -378,5 +378,5 @@ def store_url(given: str | os.PathLike[str] | None, server: Any) -> str | None:
     """Where to keep things: what was said, or where the server keeps its own."""
     if given is not None or server is None:
         return os.fspath(given) if given is not None else None
-    url: str | None = server.runtime.spent.url
+    url: str | None = server.spent.url
     return url

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portico.services.live import protocol
+from portico.services.live.display import told
 from portico.services.live.limits import MIB
 from portico.services.live.seeded import ScriptClock
 
@@ -164,6 +165,12 @@ class ScriptLoop(asyncio.SelectorEventLoop):
     def has_nothing_to_do(self) -> bool:
         """Whether it would only wait, once what runs now does."""
         return not self._ready and not self._stopping  # type: ignore[attr-defined]
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """What no part of the script has caught, in a few words: asyncio's own would tell of our files."""
+        failure = context.get("exception")
+        message = str(context.get("message") or "Unhandled exception").partition("\n")[0].partition(" in callback")[0]
+        print(message if failure is None else f"{message}: {told(failure)}", file=sys.stderr)
 
     def time(self) -> float:
         return self._channel.clock.monotonic()

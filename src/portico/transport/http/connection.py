@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
-from portico.transport.http.plain_heads import PlainHeads
+from portico.transport.http.plain_heads import PlainHeads, split_head
 from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
@@ -59,7 +59,7 @@ class Deadlines(Struct, frozen=True):
 
 
 class AdmittedHead(Struct, frozen=True):
-    """A head that was read and let in: its bytes, its request without the body, and how long that is."""
+    """The head that came last on a connection: its bytes, its request without the body, and how long that is."""
 
     head: bytes
     request: Request
@@ -71,7 +71,8 @@ class Accepting(Protocol):
 
     exchange: Exchange
     deadlines: Deadlines
-    known: dict[bytes, AdmittedHead]
+    # Heads that were read and let in, by what is the same in all that a client sends.
+    known: dict[tuple[bytes, ...], Request]
     # The hashes of heads that were read once.
     seen_once: set[int]
     plain: PlainHeads
@@ -326,18 +327,21 @@ class Connection(asyncio.Protocol):
         line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
-    # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
-    # body behind it and nothing else, is not read again; and one that has a new line or two is read without the parser.
+    # A client sends the same head again and again. One that was read and let in before, but for the lines that vary,
+    # with a whole body behind it and nothing else, is not judged again; what else is plain is read without the parser.
 
     def _serve_whole(self, data: bytes) -> bool:
         known, listener, exchange = self._known, self.listener, self.exchange
         if known is None or not data.startswith(known.head):
             end = data.find(b"\r\n\r\n") + 4
-            found = listener.known.get(data[:end])
+            if end > LONGEST_KNOWN:
+                return False
+            head = data[:end]
+            key, varying = split_head(head)
+            found = listener.known.get(key)
             if found is None:
-                return end <= LONGEST_KNOWN and self._serve_plain(data[:end], data[end:])
-            here = replace(found.request, peer=self.peer, proxied=self.proxied, secure=self.secure)
-            self._known = known = replace(found, request=here)
+                return self._serve_plain(head, data[end:], key)
+            self._known = known = self._admit_again(found, head, varying)
         body, size = data[len(known.head) :], known.size
         if len(body) != size or listener.held + size > exchange.settings.most_body_bytes:
             return False
@@ -352,7 +356,17 @@ class Connection(asyncio.Protocol):
         self._enqueue(turn)
         return True
 
-    def _serve_plain(self, head: bytes, body: bytes) -> bool:
+    def _admit_again(self, found: Request, head: bytes, varying: list[tuple[bytes, bytes]]) -> AdmittedHead:
+        headers = found.headers.varied(varying)
+        length = headers[b"content-length"]
+        size = int(length) if length.isdigit() and len(length) < 12 else -1
+        if size > self.exchange.settings.longest_body:
+            # The parser sees to it.
+            size = -1
+        request = replace(found, headers=headers, peer=self.peer, proxied=self.proxied, secure=self.secure)
+        return AdmittedHead(head, request, size)
+
+    def _serve_plain(self, head: bytes, body: bytes, key: tuple[bytes, ...]) -> bool:
         listener, exchange, size = self.listener, self.exchange, len(body)
         read = listener.plain.read(head, size)
         if read is None or size > exchange.settings.longest_body:
@@ -365,7 +379,7 @@ class Connection(asyncio.Protocol):
         refused = exchange.refuse(request)
         turn = Turn(self, refused or request)
         if refused is None:
-            self._remember(head, request)
+            self._remember(key, request)
             turn.size = size
             listener.held += size
         elif refused.status in _FINAL:
@@ -373,27 +387,27 @@ class Connection(asyncio.Protocol):
         self._enqueue(turn)
         return True
 
-    def _remember(self, head: bytes, request: Request) -> None:
+    def _remember(self, key: tuple[bytes, ...], request: Request) -> None:
         known, once = self.listener.known, self.listener.seen_once
-        if not self.exchange.may_be_known(request):
+        if b"content-length" not in key or not self.exchange.may_be_known(request):
             return
         # Kept when it comes for the second time: some clients never send the same head again.
-        if hash(head) not in once:
+        if hash(key) not in once:
             if len(once) >= MOST_SEEN:
                 once.clear()
-            once.add(hash(head))
+            once.add(hash(key))
             return
         if len(known) >= MOST_KNOWN:
             known.clear()
-        known[head] = AdmittedHead(head, replace(request, body=b""), len(request.body))
+        known[key] = replace(request, body=b"")
 
     def _remember_parsed(self, request: Request) -> None:
         """Only what stood in one piece: then its head is the head of the piece."""
         end = self._chunk.find(b"\r\n\r\n") + 4
         length = len(request.body)
-        whole = self._messages == 1 and len(self._chunk) == end + length
+        whole = self._messages == 1 and len(self._chunk) == end + length and not request.headers.repeated
         if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
-            self._remember(self._chunk[:end], request)
+            self._remember(split_head(self._chunk[:end])[0], request)
 
     # What the parser finds
 

@@ -14,11 +14,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from portico.transport.http.connection import TICK_SECONDS, AdmittedHead, Connection, Deadlines
+from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.plain_heads import PlainHeads
-from portico.transport.http.response import Pairs
+from portico.transport.http.response import Pairs, Request
 from portico.transport.loops import on_signals
 
 log = logging.getLogger("portico")
@@ -51,7 +51,7 @@ class Listener:
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
-        self.known: dict[bytes, AdmittedHead] = {}
+        self.known: dict[tuple[bytes, ...], Request] = {}
         self.seen_once: set[int] = set()
         self.plain = PlainHeads()
         self._connections: set[Connection] = set()

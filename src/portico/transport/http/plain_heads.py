@@ -6,7 +6,7 @@ This takes less than the parser does, and never anything else: what is not plain
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from portico.transport.http.headers import Headers
 
@@ -18,7 +18,21 @@ _LINE = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+): ?([!-~](?:[ -~]*[!-~])?)").
 # What these say changes how a message is read, or what is done with the connection.
 _STEERING = frozenset({b"connection", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect"})
 
+# Lines that differ from one request to the next, and by which nothing is judged: the length, which is held against the
+# body, and what follows a request through a system.
+_VARYING = re.compile(
+    rb"\r\n(content-length|x-request-id|x-correlation-id|traceparent|tracestate): ?([!-~]+)(?=\r\n[^ \t])",
+    re.IGNORECASE,
+).split
+
 T = TypeVar("T")
+
+
+def split_head(head: bytes) -> tuple[tuple[bytes, ...], list[tuple[bytes, bytes]]]:
+    """What is the same in the heads of a client: all but the values of the lines that vary. And those lines."""
+    parts = _VARYING(head)
+    names = [name.lower() for name in parts[1::3]]
+    return (b"".join(parts[::3]), *names), list(zip(names, parts[2::3], strict=True))
 
 
 class PlainHeads:
@@ -33,13 +47,18 @@ class PlainHeads:
         first, *lines = head.split(b"\r\n")
         # Behind the last line there are two ends of one.
         del lines[-2:]
-        known = self._lines
+        if len(lines) > MOST_LINES:
+            return None
+        pairs: list[Any] = [*map(self._lines.get, lines)]
         try:
             path = self._paths.get(first) or self._path(first)
-            headers = Headers([known.get(line) or self._pair(line) for line in lines])
+            while None in pairs:
+                new = pairs.index(None)
+                pairs[new] = self._pair(lines[new])
         except _NotPlain:
             return None
-        once = len(headers) == len(lines) <= MOST_LINES
+        headers = Headers(pairs)
+        once = len(headers) == len(lines)
         if not once or b"host" not in headers or headers.get(b"content-length") != b"%d" % length:
             return None
         return path, headers
