@@ -59,7 +59,18 @@ hypothesis.settings.load_profile("patient")
 
 
 # Files that take long come first, so that at the end one process does not wait for the other.
-LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "test_signature.py", "test_typescript.py"}
+LONG = {
+    "test_client.py",
+    "test_git_safety.py",
+    "test_ladder.py",
+    "test_listener.py",
+    "test_load.py",
+    "test_storm.py",
+    "test_strict.py",
+    "test_trouble.py",
+    "test_typing.py",
+    "test_uris.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
