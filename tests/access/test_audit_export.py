@@ -9,11 +9,13 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forks import Forks
 from portico import Client, Server, ToolError
 from portico.access import settings
 from portico.access.audit.formats import cef, ocsf
@@ -50,15 +52,19 @@ async def used(server: Server, times: int = 3) -> None:
             await client.call_tool("refuse", {})
 
 
-def audit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "portico", "audit", *words, "--data", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+Audit = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def audit(forks: Forks) -> Audit:
+    """`audit(folder, "verify")` runs `portico audit`."""
+    return lambda folder, *words: forks.run("audit", *words, "--data", folder)
 
 
 # The command
 
 
-async def test_the_command_lists_and_verifies(tmp_path: Path) -> None:
+async def test_the_command_lists_and_verifies(audit: Audit, tmp_path: Path) -> None:
     await used(house(tmp_path))
     done = await asyncio.to_thread(audit, tmp_path, "verify", "-o", "text")
     assert done.returncode == 0, done.stderr
@@ -74,7 +80,7 @@ async def test_the_command_lists_and_verifies(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("", "no records\n")
 
 
-async def test_what_was_exported_can_be_verified_by_itself(tmp_path: Path) -> None:
+async def test_what_was_exported_can_be_verified_by_itself(audit: Audit, tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "all.jsonl"
     await used(house(data))
     lines = (await asyncio.to_thread(audit, data, "export")).stdout
@@ -95,7 +101,7 @@ async def test_what_was_exported_can_be_verified_by_itself(tmp_path: Path) -> No
         assert word in done.stdout
 
 
-async def test_an_audit_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+async def test_an_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
     for words, said in (
         (("list",), "there is no audit"),
         (("verify", "--key", "nowhere.pub"), "cannot be read"),
@@ -110,7 +116,7 @@ async def test_an_audit_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
 # Over HTTP
 
 
-async def test_over_http_the_address_is_kept_and_who_is_not_let_in(tmp_path: Path) -> None:
+async def test_over_http_the_address_is_kept_and_who_is_not_let_in(audit: Audit, tmp_path: Path) -> None:
     server = house(tmp_path, stdio=False)
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
@@ -218,7 +224,7 @@ def test_no_record_is_too_poor_for_ocsf(kind: Any, outcome: str) -> None:
 # Sinks
 
 
-async def test_a_file_gets_every_record_and_every_checkpoint(tmp_path: Path) -> None:
+async def test_a_file_gets_every_record_and_every_checkpoint(audit: Audit, tmp_path: Path) -> None:
     sent = tmp_path / "sent.jsonl"
     await used(house(tmp_path / "data", sinks=[f"file:{sent}", f"file:{tmp_path}/sent.cef?format=cef"]))
     assert (await asyncio.to_thread(audit, tmp_path / "data", "verify", "--file", str(sent))).returncode == 0
@@ -227,7 +233,7 @@ async def test_a_file_gets_every_record_and_every_checkpoint(tmp_path: Path) -> 
     assert all(line.startswith("CEF:0|Portico|Portico|") for line in lines)
 
 
-async def test_without_a_store_a_file_is_an_audit_too(tmp_path: Path) -> None:
+async def test_without_a_store_a_file_is_an_audit_too(audit: Audit, tmp_path: Path) -> None:
     sent = tmp_path / "sent.jsonl"
     for _ in range(2):
         await used(house(tmp_path / "data", store=False, sinks=[f"file:{sent}"]))
@@ -273,7 +279,9 @@ def _received(listening: socket.socket, kind: int) -> list[str]:
     return found
 
 
-async def test_a_sink_that_is_away_does_not_hold_up_calls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_sink_that_is_away_does_not_hold_up_calls(
+    audit: Audit, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -283,7 +291,7 @@ async def test_a_sink_that_is_away_does_not_hold_up_calls(tmp_path: Path, caplog
     assert (await asyncio.to_thread(audit, tmp_path, "verify")).returncode == 0
 
 
-def test_a_file_of_settings_puts_an_audit_on_any_server(tmp_path: Path) -> None:
+def test_a_file_of_settings_puts_an_audit_on_any_server(audit: Audit, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from portico import Server\nserver = Server('own')\n\n@server.tool\ndef add(a: int, b: int) -> int:\n"
         "    return a + b\n"
@@ -320,7 +328,7 @@ if __name__ == "__main__":
 """
 
 
-def test_who_only_works_on_tasks_records_them_too(tmp_path: Path) -> None:
+def test_who_only_works_on_tasks_records_them_too(audit: Audit, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(WORKED)
     (tmp_path / "portico.toml").write_text("[audit]\n")
     store = str(tmp_path / "tasks.db")

@@ -1,6 +1,7 @@
 """Whatever comes in, nothing is raised, and whatever goes out is JSON-RPC.
 
-The examples are the same on every run; `FUZZ=100 pytest tests/fuzz` looks a hundred times as far, at random.
+The examples are the same on every run, more of them with `STORM=1`; `FUZZ=100 pytest tests/fuzz` looks a hundred times
+as far, at random.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from portico.rpc.channel import Channel
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, LOG_LEVELS, PROTOCOL_VERSION
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import HANDSHAKE, REVISIONS, V2026_07_28
+from storm import times
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 PATIENCE = 10.0
@@ -30,7 +32,7 @@ PATIENCE = 10.0
 
 def effort(examples: int) -> settings:
     return settings(
-        max_examples=examples * TIMES,
+        max_examples=examples * TIMES * times(1, in_a_storm=3),
         derandomize=TIMES == 1,
         database=None,
         deadline=None,

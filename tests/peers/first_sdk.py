@@ -6,6 +6,7 @@ It is made once, in the cache that Node's programs are kept in, of the versions 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,12 @@ def python() -> Path:
     found = home / "bin" / "python"
     if not (home / "ready").exists():
         # An environment knows its own place, so it is made there; a second run at the same moment makes the same.
-        _must([sys.executable, "-m", "venv", str(home)])
-        _must([str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(PINS)])
+        _must([sys.executable, "-m", "venv", "--without-pip", str(home)])
+        if uv := shutil.which("uv"):
+            pip = [uv, "pip", "install", "--python", str(found)]
+        else:
+            pip = [sys.executable, "-m", "pip", "--python", str(found), "install", "--no-compile"]
+        _must([*pip, "--quiet", "-r", str(PINS)])
         (home / "ready").touch()
     return found
 

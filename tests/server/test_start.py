@@ -24,7 +24,7 @@ print(*sys.modules, file=sys.stderr)
 """
 # Each of our modules costs about a third of a millisecond: finding, reading and running it.
 MOST_MODULES = 68
-# For bodies that ask, for those that depend on something, for mounts, rules, templates, wrong arguments, tasks.
+# For bodies that ask, for those that depend on something, for mounts, rules, templates, wrong arguments.
 LATER = {
     "portico.rpc.questions",
     "portico.schema.problems",
@@ -35,7 +35,6 @@ LATER = {
     "portico.server.guard",
     "portico.server.ownership",
     "portico.server.registry.mounts",
-    "portico.server.tasks.config",
     "portico.wire.uris",
 }
 # Ours would be the only ones to import these.

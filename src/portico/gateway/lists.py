@@ -100,13 +100,10 @@ class UpstreamLists:
         self._settings = settings
         self._ask = ask
         self._by_principal = by_principal
+        # Whether callers may be given others than the rest.
+        self.vary = by_principal or bool(settings.forward)
         self._callers: OrderedDict[Hashable, CallerListing] = OrderedDict()
         self._all: CallerListing | None = None
-
-    @property
-    def vary(self) -> bool:
-        """Whether callers may be given others than the rest."""
-        return self._by_principal or bool(self._settings.forward)
 
     @property
     def is_known(self) -> bool:
@@ -143,7 +140,7 @@ class UpstreamLists:
         """What tells callers apart; None for one who is here, or does not matter."""
         if call is None or not self.vary:
             return None
-        sent = self._settings.forwarded(call.headers)
+        sent = self._settings.forwarded(call.headers) if self._settings.forward else ()
         if not self._by_principal:
             return sent or None
         principal, local = call.principal, call.address is None

@@ -19,6 +19,7 @@ from portico.server.calling.checks import checked_icons, described_meta, given_n
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.signature import ArgumentError, Verify, verifier
+from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.mirrors import Mirror, mirrors
@@ -28,7 +29,6 @@ from portico.wire.tools import Tool as Definition
 
 if TYPE_CHECKING:
     from portico.server.guard import Owned
-    from portico.server.tasks.config import Mode, TaskConfig
 
 # tools, Tool Names (2025-11-25): what a name may be made of.
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
@@ -81,7 +81,7 @@ class Tool:
         self.name = checked_name(given_name(options.get("name"), fn, "a tool"))
         # What it was called when it was written, whatever name it is listed under.
         self.inward = self.name
-        self.task = _task_config(options, self.name)
+        self.task = config_of(options.get("task", "never"), self.name)
         self.version = options.get("version")
         self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
         self.scopes = frozenset(options.get("scopes", ()))
@@ -231,14 +231,6 @@ class Tool:
             missing = self.scopes if call.anonymous else frozenset()
         if missing:
             raise InsufficientScope(f"The tool {self.name!r}", self.needs, missing)
-
-
-def _task_config(options: ToolOptions, name: str) -> TaskConfig | None:
-    """None for tools that never are tasks; what those need is not loaded for them."""
-    if "task" not in options:
-        return None
-    found: TaskConfig | None = load_module("portico.server.tasks.config").config_of(options["task"], name)
-    return found
 
 
 def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | None:
