@@ -43,7 +43,7 @@ def legend(size: HttpSize) -> list[str]:
         " differ by more than 10 %.",
         "Revision 2026-07-28, one request alone, except where it says session: that is 2025-11-25, with one session for"
         " all connections. Every request has its own id and its own numbers. The head is the same each time, and"
-        " Portico's listener remembers heads; `new head each` is with a header that never repeats.",
+        " Portico's listener remembers heads; `new head each` is with an X-Request-Id that never repeats.",
         "An answer of each server was checked before each run (status 200 and the right sum); one non-2xx answer or"
         " socket error makes the cell a failure.",
         "CPU is user and system time by the kernel clock, summed over the processes of a server, divided by the"

@@ -24,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, Self, TextIO
@@ -58,7 +59,8 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended just now
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -193,7 +195,10 @@ def answer(requests: socket.socket) -> None:
 
     def reap(*_: object) -> None:
         while started:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break  # another signal came meanwhile, and its handler has seen the last of them
             if not pid:
                 break
             _tell(started[pid], os.waitstatus_to_exitcode(status))

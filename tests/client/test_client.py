@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server, ToolError, UsageError
-from portico.rpc import door
+from portico.rpc import questions
 from portico.rpc.call import Call
 from portico.wire import notices
 from portico.wire.content import TextContent
@@ -329,7 +329,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 @pytest.mark.broken_frames("a server that answers wrongly")
 async def test_a_question_that_nobody_can_answer_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # The server is another's: ours would not ask it.
-    monkeypatch.setattr(door, "require_all", lambda call, asked: None)
+    monkeypatch.setattr(questions, "require_all", lambda call, asked: None)
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
     async with Client(handler_of(lambda call: Raw(asked)), timeout=PATIENCE) as client:
         with pytest.raises(ProtocolError, match="sampling/createMessage"):

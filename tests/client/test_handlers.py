@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server
 from portico.client import hearing
-from portico.rpc import door
+from portico.rpc import questions
 from portico.rpc.call import Call
 from portico.schema.reader import defaults_of
 from portico.wire.content import TextContent
@@ -104,7 +104,7 @@ async def test_a_question_of_the_wrong_shape_is_an_error_of_the_servers(
     monkeypatch: pytest.MonkeyPatch, asked: Any, complaint: str
 ) -> None:
     # The server is another's: ours would not ask it.
-    monkeypatch.setattr(door, "require_all", lambda call, asked: None)
+    monkeypatch.setattr(questions, "require_all", lambda call, asked: None)
     handler, _ = asking({"inputRequests": {"a": asked}})
     options: Any = {"elicitation_handler": lambda asked: {}, "sampling_handler": lambda asked: ""}
     async with asyncio.timeout(PATIENCE), Client(handler, **options) as client:

@@ -36,6 +36,8 @@ KILLS = times(3, 24)
 SECONDS_BETWEEN = times(2, 5)
 SECONDS_AWAY = times(3, 10)
 SESSIONS = 6
+# What a caller rests after a call, so that three workers are busy and the machine is not.
+REST = times(20, 0) / 1000
 
 
 class Machines:
@@ -95,6 +97,7 @@ class Caller:
                 assert answer.status == 200, (answer.status, answer.body)
                 told = "error" not in answer.json and not answer.json["result"].get("isError")
                 (self.answered if told else self.refused).append(word)
+                await asyncio.sleep(REST)
 
 
 async def start_tasks(ports: list[int], path: Path, over: asyncio.Event) -> dict[str, str]:

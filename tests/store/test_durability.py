@@ -14,8 +14,9 @@ import postgres
 from portico.store.database import Database
 from portico.store.errors import OutcomeUnknown
 from portico.store.transaction import Transaction
+from storm import times
 
-ROUNDS = 20
+ROUNDS = times(8, in_a_storm=20)
 TABLES = "create table one (id bigint primary key, text text not null); create table other (id bigint primary key);"
 
 

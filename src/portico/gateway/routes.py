@@ -95,15 +95,17 @@ class Routes:
 
     def table_of(self, call: Call) -> RouteTable:
         """What leads where for the sender of a call: one table for all who are given the same lists."""
-        if not self._varying:
-            return self.table
-        found = {one.alias: (one.lists.find(call), one.lists.all) for one in self._varying}
-        if all(own.digest == everything.digest for own, everything in found.values()):
-            return self.table
-        key = tuple(own.digest for own, _ in found.values())
+        for one in self._varying:
+            if one.lists.find(call).digest != one.lists.all.digest:
+                return self._own_table(call)
+        return self.table
+
+    def _own_table(self, call: Call) -> RouteTable:
+        found = {one.alias: one.lists.find(call) for one in self._varying}
+        key = tuple(listing.digest for listing in found.values())
         table = self._tables.get(key)
         if table is None:
-            own = {alias: listing.entries for alias, (listing, _) in found.items()}
+            own = {alias: listing.entries for alias, listing in found.items()}
             table = RouteTable(self.upstreams, self._held, lambda one: own.get(one.alias, one.lists.all.entries), key)
             self._tables[key] = table
             while len(self._tables) > MOST_TABLES:

@@ -21,8 +21,8 @@ _STEERING = frozenset({b"connection", b"proxy-connection", b"transfer-encoding",
 # Lines that differ from one request to the next, and by which nothing is judged: the length, which is held against the
 # body, and what follows a request through a system.
 _VARYING = re.compile(
-    rb"\r\n(content-length|x-request-id|x-correlation-id|traceparent|tracestate): ?([!-~]+)(?=\r\n[^ \t])",
-    re.IGNORECASE,
+    rb"\r\n([Cc]ontent-[Ll]ength|[Xx]-[Rr]equest-[Ii][Dd]|[Xx]-[Cc]orrelation-[Ii][Dd]|[Tt]race(?:parent|state))"
+    rb": ?([!-~]+)(?=\r\n[^ \t])"
 ).split
 
 T = TypeVar("T")
