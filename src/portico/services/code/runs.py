@@ -22,19 +22,17 @@ from portico.extend import TASKS_EXTENSION, Handler, MethodNotFound, MissingCapa
 from portico.services.code import answers
 from portico.services.code.consent import Consent
 from portico.services.code.inner_tasks import InnerTasks, Settle, task_in
-from portico.services.code.journal import Journal, JournalEntry
+from portico.services.code.journal import LONGEST_JOURNAL, Journal, JournalEntry
 from portico.services.code.table import ScriptTool
 from portico.services.code.tables import RunTools
 from portico.services.code.telling import ScriptAnswers, ScriptCall
-from portico.services.live.limits import LONGEST_REPLY, MIB
+from portico.services.live.limits import LONGEST_REPLY
 from portico.services.live.workers import PythonWorker, WorkerEnded, WorkerReply
 
 # The worker's own clock: ours is the one that counts, because it stands still while a person is asked.
 A_DAY = 24 * 3600.0
 # After so long a run becomes a task.
 DETACH_SECONDS = 2.0
-# Of all results of one run.
-LONGEST_JOURNAL = 32 * MIB
 # Beyond its ceiling every call is refused; beyond so many times that, the script is ended.
 PATIENCE = 2
 MOST_WAITS = 5_000

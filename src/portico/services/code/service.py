@@ -209,7 +209,11 @@ class Code(Service):
         if id != journal.id:
             journal = Journal(self._store, owner, digest, id)
             if not await journal.load():
-                raise ToolError("The journal of this run is gone, so it cannot go on: run it again.", kind="Expired")
+                raise ToolError(
+                    "The journal of this run is gone, so it cannot go on: it has waited for too long, or had to make "
+                    "room for newer runs. What it had done stays done: look at that before you run it again.",
+                    kind="Expired",
+                )
         return journal
 
     async def _run(self, ctx: Context, tools: RunTools, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
