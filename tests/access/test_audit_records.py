@@ -360,3 +360,23 @@ async def test_all_is_written_only_when_what_is_being_made_is(tmp_path: Path, mo
         may_go_on.set()
         await asyncio.wait_for(waiting, 10)
         assert [one.name for one in await calls(tmp_path)] == ["add"]
+
+
+async def test_records_that_cannot_be_made_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = house()
+    audit = audited(server, tmp_path)
+    async with Client(server) as client:
+        await audit.writer.written()
+        with monkeypatch.context() as patch:
+            failed = threading.Event()
+
+            def fail(some: Any) -> Any:
+                failed.set()
+                raise MemoryError
+
+            patch.setattr(audit.writer, "_make", fail)
+            await client.call_tool("add", {"a": 1, "b": 2})
+            assert await asyncio.to_thread(failed.wait, 10)
+        await asyncio.wait_for(audit.writer.written(), 10)
+        await client.call_tool("add", {"a": 1, "b": 2})
+        await asyncio.wait_for(audit.writer.written(), 10)

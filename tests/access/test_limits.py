@@ -427,6 +427,18 @@ async def test_a_call_that_is_given_up_while_the_store_is_asked_holds_nothing(ur
                 pass
 
 
+async def test_a_server_that_is_started_again_has_no_slots_of_before(url: str) -> None:
+    one, two = processes(url, 2, 4)
+    async with one.lifespan():
+        before = await begun(one, 4)
+        assert len(before) == 4
+    for passage in before:
+        one.leave(passage)
+    async with two.lifespan(), one.lifespan():
+        assert len(await begun(two, 4)) == 4
+        assert not await begun(one, 1)
+
+
 async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) -> None:
     nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder.db'}"
     meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]), lambda: nowhere)

@@ -121,7 +121,7 @@ async def test_calls_that_need_no_store_go_on_while_it_is_away(
         said = [answer for answer in [await call(session, "pid") for _ in range(4)] if answer is not None]
         assert {answer.status for answer in said} <= {502, 503}
         assert any(answer.status == 503 and "retry-after" in answer.fields for answer in said)
-        # The next worker waits for the store; no connection waits for that worker.
+        # There is no other worker before the store is back; no connection waits for that one.
         for _ in range(12):
             one = await Line.to(fleet.port)
             assert (await one.call("pid")).value in fleet.workers()

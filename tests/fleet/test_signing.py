@@ -111,6 +111,8 @@ def test_a_body_is_read_of_one_that_is_ours_alone() -> None:
     unsaid = said + b"." + b"0" * 64
     assert ours.may_be_ours(unsaid, headed(unsaid, 1000))
     assert not ours.may_be_ours(unsaid, headed(unsaid, 1_000_000))
+    endless = Request("POST", "/mcp", "", Headers([(SENT_ON, unsaid), (b"content-length", b"1" * 5000)]))
+    assert not ours.may_be_ours(unsaid, endless)
     assert not ours.may_be_ours(unsaid, headed(unsaid, 0, (b"transfer-encoding", b"chunked")))
     assert ours.open(unsaid, request()) is None
 

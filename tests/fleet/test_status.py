@@ -6,15 +6,21 @@ import asyncio
 import glob
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleets import Session
+from portico.cli import status as cli_status
+from portico.fleet.rows import opened
 
 
 def status(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -77,3 +83,22 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there is no store at" in done.stderr
     assert not (tmp_path / "none.db").exists()
+
+
+def test_who_lives_is_seen_by_the_clock_of_the_store(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def renewed() -> None:
+        rows = await opened(postgres_url, "a" * 16, "many")
+        await rows.renew(None)
+        await rows.close()
+
+    asyncio.run(renewed())
+    for wrong in (3600.0, -3600.0):
+        with monkeypatch.context() as clock:
+            here = time.time() + wrong
+            clock.setattr(time, "time", lambda here=here: here)
+            assert cli_status.run(["--store", postgres_url, "-o", "json"]) == 0
+            assert json.loads(capsys.readouterr().out)["workers"][0]["alive"]
+            assert cli_status.run(["--store", postgres_url, "-o", "text"]) == 0
+            assert re.search(r"\b\d+ s left", capsys.readouterr().out)

@@ -14,7 +14,8 @@ from portico import Client, Gateway, Server, ToolError
 from portico.extend import Call, Principal
 from portico.gateway import lists
 from portico.server.familiar.checks import require_scopes
-from portico.wire.errors import MethodNotFound, ResourceNotFound, Unknown
+from portico.wire.errors import InternalError, MethodNotFound, ResourceNotFound, Unknown
+from portico.wire.resources import ListResourcesResult, Resource
 from portico.wire.tools import ListToolsResult, Tool
 
 ADMIN = Principal("ann", frozenset({"admin"}))
@@ -210,6 +211,77 @@ async def test_a_caller_for_whom_an_upstream_hangs_holds_up_no_other(monkeypatch
         assert await shown(gateway, BOB) == []
         assert await shown(gateway, ANN) == ["a_work"]
         assert await shown(gateway, None) == ["a_work"]
+
+
+async def test_what_is_becoming_public_is_not_shown_to_all_before_it_is() -> None:
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    name, scope = "secret", "private"
+
+    async def handler(call: Call) -> Any:
+        local = call.principal is None and call.address is None
+        if call.method == "tools/list":
+            tool = Tool(name=name, input_schema={"type": "object"})
+            return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope=scope)
+        if call.method == "prompts/list" and local and scope == "public":
+            begun.set()
+            await going_on.wait()
+        raise MethodNotFound(call.method)
+
+    gateway = Gateway({"a": handler})
+    async with gateway.lifespan(), asyncio.timeout(20):
+        assert await shown(gateway, LOCAL) == ["a_secret"]
+        name, scope = "open", "public"
+        reading = asyncio.ensure_future(gateway._routes.upstreams["a"].refresh())
+        await begun.wait()
+        assert await shown(gateway, BOB) == ["a_open"]
+        going_on.set()
+        await reading
+
+
+async def test_a_private_list_that_fails_is_not_shown_to_all_with_the_public_ones() -> None:
+    failing = False
+
+    async def handler(call: Call) -> Any:
+        if call.method == "tools/list":
+            tool = Tool(name="work", input_schema={"type": "object"})
+            return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="public")
+        if call.method == "resources/list":
+            if failing:
+                raise InternalError("no")
+            own = Resource(uri=f"notes://{call.principal.id}", name="own")
+            return ListResourcesResult(resources=[own], ttl_ms=0, cache_scope="private")
+        raise MethodNotFound(call.method)
+
+    gateway = Gateway({"a": handler})
+    async with gateway.lifespan():
+        assert await shown(gateway, ANN, "resources/list") == ["notes://ann"]
+        failing = True
+        await gateway._routes.upstreams["a"].refresh(by=Call(method="tools/list", principal=ANN, address="::1"))
+        assert await shown(gateway, ANN, "resources/list") == ["notes://ann"]
+        assert await shown(gateway, BOB, "resources/list") == []
+
+
+async def test_nothing_is_read_any_more_for_those_who_are_given_what_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def handler(call: Call) -> Any:
+        if call.method != "tools/list":
+            raise MethodNotFound(call.method)
+        if call.principal == BOB:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+        tool = Tool(name="work", input_schema={"type": "object"})
+        return ListToolsResult(tools=[tool], ttl_ms=60_000, cache_scope="public")
+
+    monkeypatch.setattr("portico.gateway.routes.FIRST_SECONDS", 0.1)
+    gateway = Gateway({"a": handler})
+    async with gateway.lifespan(), asyncio.timeout(20):
+        assert await shown(gateway, BOB) == []
+        assert await shown(gateway, ANN) == ["a_work"]
+        assert await shown(gateway, BOB) == ["a_work"]
+        await ended.wait()
 
 
 async def test_one_that_fails_is_listed_as_soon_as_it_does_not(caplog: pytest.LogCaptureFixture) -> None:

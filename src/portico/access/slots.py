@@ -57,10 +57,12 @@ class SlotLeases:
         self._renewing = self._loop.create_task(self._renew())
 
     def close(self) -> None:
+        """The store gives all of them to others: a server that is started again, on another loop, has none."""
         self._renewing.cancel()
         for running in self._held.values():
             if running.asking is not None:
                 running.asking.cancel()
+            running.slots, running.until, running.returning = 0, 0.0, False
 
     async def take(self, running: RunningCalls, needed: int) -> None:
         """Ask for so many. What is being asked for the same key already is waited for instead."""

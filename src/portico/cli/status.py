@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,10 @@ class HeldLease(Struct, frozen=True):
 
 
 class StoreStatus(Struct, frozen=True):
-    """What one store knows."""
+    """What one store knows, and when, by its own clock: that of this machine may be another."""
 
     store: str
+    now: float
     workers: list[WorkerRow]
     sessions: list[HeldSessions]
     leases: list[HeldLease]
@@ -64,7 +64,7 @@ class StoreStatus(Struct, frozen=True):
 
     @property
     def is_served(self) -> bool:
-        return any(worker.lease_until > time.time() for worker in self.workers)
+        return any(worker.lease_until > self.now for worker in self.workers)
 
 
 def run(words: list[str]) -> int:
@@ -107,14 +107,16 @@ async def _read(url: str, most_sessions: int) -> StoreStatus:
     async with Database(url) as database:
         await database.migrate("fleet", MIGRATIONS)
         leases = [one for kind in LEASES for one in await _leases(database, kind)]
-        workers, sessions = await database.read(lambda tx: (overview.workers(tx), overview.held_sessions(tx)))
+        now, workers, sessions = await database.read(
+            lambda tx: (tx.now(), overview.workers(tx), overview.held_sessions(tx))
+        )
         recent = await database.read(lambda tx: overview.recent_sessions(tx, most_sessions)) if most_sessions else []
-    return StoreStatus(_shown(url), workers, sessions, leases, recent)
+    return StoreStatus(_shown(url), now, workers, sessions, leases, recent)
 
 
 async def _leases(database: Database, kind: str) -> list[HeldLease]:
     def read(tx: Transaction) -> list[tuple[str, str | None, float]]:
-        values = {"most": MOST_LEASES} | ({"now": time.time()} if ":now" in LEASES[kind] else {})
+        values = {"most": MOST_LEASES} | ({"now": tx.now()} if ":now" in LEASES[kind] else {})
         return tx.all(tuple[str, str | None, float], LEASES[kind], values)
 
     try:
@@ -140,31 +142,33 @@ def _tell(printer: Printer, found: list[StoreStatus]) -> None:
         printer.line(one.store)
         counts = {held.owner: held.count for held in one.sessions}
         if one.workers:
-            printer.table(WORKER_HEADINGS, [_worker_row(worker, counts.get(worker.id, 0)) for worker in one.workers])
+            printer.table(
+                WORKER_HEADINGS, [_worker_row(worker, counts.get(worker.id, 0), one.now) for worker in one.workers]
+            )
         known = {worker.id for worker in one.workers}
         waiting = sum(count for owner, count in counts.items() if owner not in known)
         if waiting:
             printer.line(f"{waiting} sessions have no worker: the next one that is asked for them takes them over")
         if one.leases:
-            printer.table(LEASE_HEADINGS, [_lease_row(lease) for lease in one.leases])
+            printer.table(LEASE_HEADINGS, [_lease_row(lease, one.now) for lease in one.leases])
         if one.recent:
-            printer.table(SESSION_HEADINGS, [_session_row(session) for session in one.recent])
+            printer.table(SESSION_HEADINGS, [_session_row(session, one.now) for session in one.recent])
 
 
-def _worker_row(worker: WorkerRow, sessions: int) -> tuple[str, ...]:
+def _worker_row(worker: WorkerRow, sessions: int, now: float) -> tuple[str, ...]:
     known: Callable[[Any], str] = lambda value: "" if value is None else str(value)  # noqa: E731
-    up = "" if worker.started_at is None else _span(time.time() - worker.started_at)
+    up = "" if worker.started_at is None else _span(now - worker.started_at)
     return (
         worker.id[:SHOWN], known(worker.server), known(worker.machine), known(worker.pid), known(worker.address),
-        known(worker.version), up, str(sessions), _end(worker.lease_until),
+        known(worker.version), up, str(sessions), _end(worker.lease_until, now),
     )  # fmt: skip
 
 
-def _lease_row(lease: HeldLease) -> tuple[str, ...]:
-    return lease.kind, lease.what[:SHOWN], lease.holder or "", _end(lease.until)
+def _lease_row(lease: HeldLease, now: float) -> tuple[str, ...]:
+    return lease.kind, lease.what[:SHOWN], lease.holder or "", _end(lease.until, now)
 
 
-def _session_row(session: UsedSession) -> tuple[str, ...]:
+def _session_row(session: UsedSession, now: float) -> tuple[str, ...]:
     memo = session.row.read()
     client = memo.facts.client
     return (
@@ -173,12 +177,12 @@ def _session_row(session: UsedSession) -> tuple[str, ...]:
         memo.facts.revision,
         "" if client is None else f"{client.name} {client.version}",
         "" if memo.principal is None else str(getattr(memo.principal, "id", "") or ""),
-        f"{_span(time.time() - session.used_at)} ago",
+        f"{_span(now - session.used_at)} ago",
     )
 
 
-def _end(until: float) -> str:
-    left = until - time.time()
+def _end(until: float, now: float) -> str:
+    left = until - now
     return f"{_span(left)} left" if left >= 0 else f"ended {_span(-left)} ago"
 
 
@@ -195,13 +199,12 @@ def _span(seconds: float) -> str:
 def _plain(one: StoreStatus) -> dict[str, Any]:
     counts = {held.owner: held.count for held in one.sessions}
     known = {worker.id for worker in one.workers}
-    now = time.time()
     return {
         "store": one.store,
         "workers": [
             {
                 **msgspec.structs.asdict(worker),
-                "alive": worker.lease_until >= now,
+                "alive": worker.lease_until >= one.now,
                 "sessions": counts.get(worker.id, 0),
             }
             for worker in one.workers
@@ -209,12 +212,12 @@ def _plain(one: StoreStatus) -> dict[str, Any]:
         "sessions": sum(counts.values()),
         "sessions_without_worker": sum(count for owner, count in counts.items() if owner not in known),
         "leases": [msgspec.structs.asdict(lease) for lease in one.leases],
-        **({"recent_sessions": [_plain_session(session) for session in one.recent]} if one.recent else {}),
+        **({"recent_sessions": [_plain_session(session, one.now) for session in one.recent]} if one.recent else {}),
     }
 
 
-def _plain_session(session: UsedSession) -> dict[str, Any]:
-    id, _, revision, client, principal, _ = _session_row(session)
+def _plain_session(session: UsedSession, now: float) -> dict[str, Any]:
+    id, _, revision, client, principal, _ = _session_row(session, now)
     return {
         "session": id,
         "worker": session.row.owner,

@@ -16,7 +16,7 @@ from portico.wire.methods import METHODS
 from portico.wire.prompts import ListPromptsResult, Prompt
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult, Resource, ResourceTemplate
 from portico.wire.revisions import MODERN, Revision
-from portico.wire.tools import CallToolResult, ListToolsResult, ReceivedToolResult, Tool
+from portico.wire.tools import CallToolResult, ListToolsResult, ReceivedToolResult, Tool, ToolAnnotations
 
 # Whatever an upstream promises.
 LONGEST_HINT_SECONDS = 24 * 3600.0
@@ -113,6 +113,12 @@ def task_support(entry: ListedEntry) -> str:
         return msgspec.json.decode(entry.members["execution"], type=_Execution).task_support
     except msgspec.DecodeError:
         return ""
+
+
+def hints(entry: ListedEntry) -> ToolAnnotations:
+    """What a tool says of itself."""
+    said = msgspec.json.decode(entry.members.get("annotations", b"null"), type=ToolAnnotations | None)
+    return said or ToolAnnotations()
 
 
 def own_entry(method: str, definition: Struct) -> ListedEntry:

@@ -34,6 +34,9 @@ CATALOG_SECONDS = 60.0
 # How old the lists of a caller are at least, before they are asked for anew because something is not in them.
 DOUBT_SECONDS = 1.0
 
+Hints = dict[str, tuple[float, bool]]
+"""Of each list until when it is good, and whether it is the same for all users."""
+
 
 class CallerListing:
     """The lists of an upstream as one caller is given them, or all are. They are kept while the upstream is away."""
@@ -42,8 +45,8 @@ class CallerListing:
         self.entries: Lists = {}
         # The same where the entries are.
         self.digest = b""
-        # Of each list until when it is good, and whether it is the same for all users.
-        self.hints: dict[str, tuple[float, bool]] = {}
+        self.hints: Hints = {}
+        self._is_same_for_all = False
         self.is_known = False
         # They are from the store, and may be of long ago.
         self.is_recalled = False
@@ -71,16 +74,19 @@ class CallerListing:
     @property
     def is_public(self) -> bool:
         """Whether all of it is the same for all users, as the upstream says."""
-        return self.is_ready and bool(self.hints) and all(public for _, public in self.hints.values())
+        return self._is_same_for_all and self.is_ready
 
     def doubt(self) -> None:
         """Something is asked for that is not in them."""
         if time.monotonic() > self.read_at + DOUBT_SECONDS:
             self.is_stale = True
 
-    def take(self, entries: Lists, *, whole: bool) -> None:
-        """What was read just now; `whole`: all of the lists."""
-        self.entries, self.digest = entries, _digest(entries)
+    def take(self, entries: Lists, hints: Hints, *, whole: bool) -> None:
+        """What was read just now; `whole`: all of the lists. Entries and hints change together: by a new hint, old
+        entries would be shown to those for whom only the new ones are."""
+        self.entries, self.digest, self.hints = entries, _digest(entries), hints
+        told = all(method in hints for method, listed in entries.items() if listed)
+        self._is_same_for_all = told and bool(hints) and all(public for _, public in hints.values())
         self.is_known, self.is_recalled, self.is_stale, self.refusal = True, False, False, None
         self.read_at = time.monotonic()
         if whole:
@@ -131,10 +137,14 @@ class UpstreamLists:
         found = self._callers.setdefault(key, CallerListing())
         self._callers.move_to_end(key)
         while len(self._callers) > MOST_CALLERS:
-            _, forgotten = self._callers.popitem(last=False)
-            if forgotten.reading is not None:
-                forgotten.reading.cancel()
+            self._forget_oldest()
         return found
+
+    def _forget_oldest(self, but: CallerListing | None = None) -> None:
+        """What is still read for a caller who is forgotten is of no use, and would outlive us."""
+        _, forgotten = self._callers.popitem(last=False)
+        if forgotten is not but and forgotten.reading is not None:
+            forgotten.reading.cancel()
 
     def _key(self, call: Call | None) -> Hashable | None:
         """What tells callers apart; None for one who is here, or does not matter."""
@@ -162,7 +172,7 @@ class UpstreamLists:
             distinct = self._distinct()
             self._all = distinct[0] if len(distinct) == 1 else CallerListing()
             if len(distinct) > 1:
-                self._all.take({method: _merged(method, distinct) for method in LISTS}, whole=False)
+                self._all.take({method: _merged(method, distinct) for method in LISTS}, {}, whole=False)
         return self._all
 
     def _distinct(self) -> list[CallerListing]:
@@ -190,7 +200,7 @@ class UpstreamLists:
 
     def recall(self, lists: Lists) -> None:
         """Show what there was when the upstream was last seen, until it is asked."""
-        self.shared.take(lists, whole=False)
+        self.shared.take(lists, {}, whole=False)
         self.shared.is_recalled, self._all = True, None
 
     async def read(
@@ -202,17 +212,22 @@ class UpstreamLists:
     ) -> list[str]:
         """Ask for lists on behalf of a call; gives those that are others now. What is refused hides no other list.
         Raises ProtocolError where all are, and ToolError."""
-        before, found = listing.entries, dict(listing.entries)
+        before, found, hints = listing.entries, dict(listing.entries), dict(listing.hints)
         failures: list[ProtocolError] = []
         for method in methods:
             try:
-                found[method] = tuple(await self._read(listing, method, by))
+                found[method], said = await self._read(method, by)
             except ProtocolError as failure:
                 refused(method, failure)
                 failures.append(failure)
+                # What it listed before is shown on, to those who were shown it.
+                continue
+            hints.pop(method, None)
+            if said is not None:
+                hints[method] = (time.monotonic() + said.seconds, said.public)
         if len(failures) == len(methods):
             raise failures[0]
-        listing.take(found, whole=len(methods) == len(LISTS))
+        listing.take(found, hints, whole=len(methods) == len(LISTS))
         self._place(listing, by)
         self._all = None
         return [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
@@ -224,7 +239,8 @@ class UpstreamLists:
             return
         if listing.is_public:
             self.shared = listing
-            self._callers.clear()
+            while self._callers:
+                self._forget_oldest(but=listing)
             return
         if listing is self.shared:
             # It was the same for all until now.
@@ -235,11 +251,11 @@ class UpstreamLists:
                 listing.entries = other.entries
                 return
 
-    async def _read(self, listing: CallerListing, method: str, by: Call | None) -> list[ListedEntry]:
+    async def _read(self, method: str, by: Call | None) -> tuple[tuple[ListedEntry, ...], ListHints | None]:
+        """All pages of a list, and what they say of it together; None where there is no such list."""
         found: list[ListedEntry] = []
         hints: ListHints | None = None
         paging, params = Paging(), b"{}"
-        listing.hints.pop(method, None)
         while True:
             call = Call(method=method, params=Raw(params), id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
             if by is not None and self._key(by) is not None:
@@ -258,9 +274,7 @@ class UpstreamLists:
             if cursor is None:
                 break
             params = jsonrpc.encode({"cursor": cursor})
-        if hints is not None:
-            listing.hints[method] = (time.monotonic() + hints.seconds, hints.public)
-        return found[:MOST_ENTRIES]
+        return tuple(found[:MOST_ENTRIES]), hints
 
     def hints(self, call: Call, method: str) -> tuple[float, bool] | None:
         """For how many more seconds a list is good, and whether it is the same for all users; None if there is no such

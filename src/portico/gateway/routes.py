@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from portico.gateway.entries import LISTS, members, result_at
+from portico.gateway.entries import LISTS, hints, members, result_at
 from portico.gateway.links import link_result
 from portico.gateway.listeners import Listeners, Publish
 from portico.gateway.pages import ListPages
@@ -35,6 +35,7 @@ from portico.wire.inputs import InputRequiredResult
 from portico.wire.methods import ASKABLE, asked_by
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter
+from portico.wire.tools import ToolAnnotations
 
 if TYPE_CHECKING:
     from portico.server.protection import Protection
@@ -158,6 +159,11 @@ class Routes:
         """As its upstream lists it, which only one of 2025-11-25 does."""
         route = self.table.routes("tools/list").get(tool)
         return route is not None and route.task_support == "required"
+
+    def hints(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """As its upstream lists it to the sender of a call."""
+        route = self.table_of(call).routes("tools/list").get(tool)
+        return None if route is None else hints(route.entry)
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """Upstreams are routed to by the names that they list, so there is one name for each."""

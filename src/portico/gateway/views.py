@@ -82,7 +82,7 @@ class GatewayView:
         self.name = settings.name
         self.shows = settings.shows
         self.needs, self.canonical, self.owner_of = gateway.needs, gateway.canonical, gateway.owner_of
-        self.needs_task = gateway.needs_task
+        self.needs_task, self.hints = gateway.needs_task, gateway.hints
         self._gateway = gateway
 
     async def __call__(self, call: Call) -> Any:

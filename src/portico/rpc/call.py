@@ -16,6 +16,7 @@ from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.notices import MESSAGE, PROGRESS, read_progress
 from portico.wire.revisions import Revision
+from portico.wire.tools import ToolAnnotations
 
 Emit = Callable[[str, Any], None]
 """Takes a notification: its method and its params."""
@@ -246,6 +247,8 @@ class Members(Struct, frozen=True):
     hides: Callable[[Call, str, str], bool]
     # Whether a tool is known to run only as a task.
     needs_task: Callable[[str], bool]
+    # What a tool says of itself now, to the sender of this call; None where only a list can tell.
+    hints: Callable[[Call, str], ToolAnnotations | None]
     # Is told of a request that was not let in: the status, why, and from where it came.
     refused: Callable[[int, str, str | None], None]
     # The handlers of other paths, where a transport has paths; as they change.
@@ -270,6 +273,7 @@ def members(handler: Handler) -> Members:
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
         needs_task=getattr(handler, "needs_task", _needs_none),
+        hints=getattr(handler, "hints", _no_hints),
         refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
         readiness=getattr(handler, "readiness", _depends_on_nothing),
@@ -311,3 +315,7 @@ def _hides_nothing(call: Call, kind: str, name: str) -> bool:
 
 def _needs_none(tool: str) -> bool:
     return False
+
+
+def _no_hints(call: Call, tool: str) -> None:
+    return None

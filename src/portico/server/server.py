@@ -52,7 +52,7 @@ from portico.wire.prompts import GetPromptParams
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.revisions import LATEST, MODERN_REVISIONS
 from portico.wire.subscriptions import ListenParams
-from portico.wire.tools import CallToolParams
+from portico.wire.tools import CallToolParams, ToolAnnotations
 
 if TYPE_CHECKING:
     from portico.auth.resource import ResourceServer
@@ -544,6 +544,13 @@ class Server(FamiliarServer, Registrar):
         if found is None:
             return self.others.needs_task(tool)
         return found.task is not None and found.task.mode == "required"
+
+    def hints(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """What a tool says of itself now; None where only a list can tell."""
+        found = self.registry.by_name.get(tool)
+        if found is None:
+            return self.others.hints(call, tool)
+        return found.definition.annotations or ToolAnnotations()
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""

@@ -11,7 +11,7 @@ import pytest
 
 from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
 from portico.access import settings
-from portico.extend import TransportError
+from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
 from portico.gateway import routes
 from portico.services.code import Code, CodeFace, runs
 
@@ -236,6 +236,24 @@ async def test_of_a_mounted_server(bakery: Bakery, revision: str, prefix: str | 
         await run(client, f"{get}asyncio.create_task(watch())\nawait until_begun()", data=listed)
         await bakery.cancelled.get()
     assert bakery.begun == ["pie", "decorate", "watch"]
+
+
+async def test_addresses_in_the_result_of_a_task_lead_to_the_mounted_server(bakery: Bakery) -> None:
+    link = ResourceLink(uri="cake://pie", name="pie")
+    bakery.server.tool(name="plain", annotations=READS)(lambda: link)
+
+    @bakery.server.tool(task=ONLY_TASK, annotations=READS)
+    async def slow() -> list[Any]:
+        return [link, EmbeddedResource(resource=TextContents(uri="cake://tart", text="a tart"))]
+
+    village, county = Server("village"), Server("county")
+    village.mount(bakery.server, "b")
+    county.mount(village, "v")
+    code = "import tools\nreturn [await tools.v_b_plain(), await tools.v_b_slow()]"
+    async with asyncio.timeout(PATIENCE), Client(CodeFace(county)) as client:
+        [plain], [first, second] = (await run(client, code)).structured["value"]
+    assert plain["uri"] == first["uri"] == "cake://v/b/pie"
+    assert second["resource"]["uri"] == "cake://v/b/tart"
 
 
 async def test_of_a_mounted_server_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:

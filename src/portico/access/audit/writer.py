@@ -259,8 +259,10 @@ class AuditWriter:
             if self._made is None:
                 left -= GROUP
                 self._making = True
-                self._made = await asyncio.to_thread(self._make, self._take())
-                self._making = False
+                try:
+                    self._made = await asyncio.to_thread(self._make, self._take())
+                finally:
+                    self._making = False
             group, last = self._made, left <= 0
             signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= CHECKPOINT_RECORDS
             stored = await self._keep(group, signs, ended and last)

@@ -20,6 +20,7 @@ from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
+from portico.wire.tools import ToolAnnotations
 
 if TYPE_CHECKING:
     from portico.rpc.relay import ChangeRelay
@@ -51,6 +52,7 @@ class Others(Protocol):
     def canonical(self, kind: Kind, name: str) -> str | None: ...
     def hides(self, call: Call, kind: Kind, name: str) -> bool: ...
     def needs_task(self, tool: str) -> bool: ...
+    def hints(self, call: Call, tool: str) -> ToolAnnotations | None: ...
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
     def hear(self, wanted: Filter, call: Call) -> list[tuple[str, ...]]: ...
@@ -301,6 +303,15 @@ class Mounts:
             for mount in self._by_prefix
             if (inward := mount.inward(tool)) is not None
         )
+
+    def hints(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """What the mounted handler that knows a tool says of it; the longest prefix is asked first."""
+        for mount in self._by_prefix:
+            inward = mount.inward(tool)
+            found = None if inward is None else members(mount.handler).hints(call, inward)
+            if found is not None:
+                return found
+        return None
 
     def around_task(self, own: Callable[[Call], Any], call: Call) -> Any:
         """What is asked about a task: of a mounted handler's, too, where a body of ours has begun it there."""

@@ -151,7 +151,8 @@ class Mount(Struct, eq=False):
         if not outward.startswith(start):
             raise InvalidParams("Unknown task")
         params["taskId"] = outward.removeprefix(start)
-        return await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
+        said = await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
+        return _outward_state(self, said) if call.method == "tasks/get" else said
 
     def relay(self, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
         """Listen to the handler for changes of its lists or, if there are any, of these resources. None: it cannot have
@@ -223,6 +224,17 @@ def _outward_task(mount: Mount, said: Any) -> Raw | None:
     return Raw(jsonrpc.encode({**found, "taskId": id}))
 
 
+def _outward_state(mount: Mount, said: Any) -> Any:
+    """How a task stands, and what has come of it as a call would have given it."""
+    found = _members.decode(jsonrpc.encode(said))
+    if mount.prefix is None or b'"uri"' not in bytes(found.get("result", b"")):
+        return said
+    result = _read("tools/call", found["result"])
+    if not isinstance(result, Struct):
+        return said
+    return Raw(jsonrpc.encode({**found, "result": _outward(mount, result)}))
+
+
 def _passes(mount: Mount, call: Call, said: Raw) -> bool:
     """Whether a result can be passed on as it is: both speak 2026-07-28, and no address in it changes."""
     modern = call.revision is not None and call.revision >= MODERN and "resultType" in _members.decode(said)
@@ -262,6 +274,15 @@ def _outward(mount: Mount, said: Any) -> Any:
 def _outward_block(mount: Mount, part: Any) -> Any:
     if isinstance(part, ResourceLink):
         return replace(part, uri=mount.outward_uri(part.uri))
-    if isinstance(part, EmbeddedResource) and isinstance(part.resource, Struct):
-        return replace(part, resource=replace(part.resource, uri=mount.outward_uri(part.resource.uri)))  # type: ignore[attr-defined]
+    if isinstance(part, EmbeddedResource):
+        return replace(part, resource=_outward_contents(mount, part.resource))
     return part
+
+
+def _outward_contents(mount: Mount, contents: Any) -> Any:
+    if isinstance(contents, Struct):
+        return replace(contents, uri=mount.outward_uri(contents.uri))  # type: ignore[attr-defined]
+    # As it came over a wire.
+    if isinstance(contents, dict) and isinstance(contents.get("uri"), str):
+        return {**contents, "uri": mount.outward_uri(contents["uri"])}
+    return contents

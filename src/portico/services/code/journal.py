@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
@@ -28,6 +29,13 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 # How long runs that never ended, and outputs, are kept; and for how long a killed one is gone on with by itself.
 KEPT_SECONDS = 24 * 3600.0
 RESUMED_SECONDS = 3600.0
+# Of all outcomes in one journal.
+LONGEST_JOURNAL = 32 * 2**20
+# Of the journals of runs that wait for an answer: those of one caller, and all. Each counts as so many bytes at least,
+# so that there cannot be too many small ones.
+MOST_OF_ONE_CALLER = 64 * 2**20
+MOST_IN_ALL = 1024 * 2**20
+LEAST_COUNTED = 2**20
 # How long a process is taken to be alive that cannot be looked at, and how often it says that it is.
 HELD_SECONDS = 30.0
 BEAT_SECONDS = 10.0
@@ -61,6 +69,11 @@ class RunRow(Struct):
     holder: str
     held_until: float
     approved: list[str]
+    size: int
+
+
+def bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def digest_of(*parts: Any) -> str:
@@ -172,7 +185,7 @@ class Journal:
         self.places = [one for one in entries if one.place is not None]
         self.places.sort(key=lambda one: one.place or 0)
         self._place = len(self.places)
-        self.size = sum(len(one.outcome) for one in entries)
+        self.size = sum(bytes_of(one.outcome) for one in entries)
         self._stored = True
         self._beat()
         return True
@@ -196,7 +209,7 @@ class Journal:
     def record(self, n: int, tool: str, digest: str, at: float, outcome: str) -> None:
         """The script learns of this now. It is stored with the next that has to be."""
         self._place += 1
-        self.size += len(outcome)
+        self.size += bytes_of(outcome)
         self._unsaved[n] = JournalEntry(n, tool, digest, self._place, at, outcome)
 
     async def begin(self, n: int, tool: str, digest: str) -> None:
@@ -240,7 +253,8 @@ class Journal:
     def _row(self, status: str) -> RunRow:
         held = time.time() + HELD_SECONDS
         approved = sorted(self.approved)
-        return RunRow(self.id, self.owner, self.digest, status, self.seed, self.begun_at, holders.own(), held, approved)
+        about = self.id, self.owner, self.digest, status, self.seed, self.begun_at
+        return RunRow(*about, holders.own(), held, approved, self.size)
 
     async def finish(self) -> None:
         """The run has come to its end: nothing of it has to be remembered."""
@@ -271,7 +285,7 @@ class Journal:
 
 # In the database
 
-_ROW = "id, owner, digest, status, seed, begun_at, holder, held_until, approved"
+_ROW = "id, owner, digest, status, seed, begun_at, holder, held_until, approved, size"
 
 
 def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry]) -> None:
@@ -279,9 +293,9 @@ def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry]) -> None:
     given = {**msgspec.structs.asdict(row), "approved": json_column(row.approved), "now": now}
     added = tx.run(
         f"insert into portico_run ({_ROW}, updated_at) values (:id, :owner, :digest, :status, :seed, :begun_at, "
-        ":holder, :held_until, :approved, :now) on conflict (id) do update set status = excluded.status, "
+        ":holder, :held_until, :approved, :size, :now) on conflict (id) do update set status = excluded.status, "
         "holder = excluded.holder, held_until = excluded.held_until, approved = excluded.approved, "
-        "updated_at = excluded.updated_at",
+        "size = excluded.size, updated_at = excluded.updated_at",
         given,
     )
     assert added
@@ -295,6 +309,28 @@ def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry]) -> None:
             "outcome = excluded.outcome",
             (row.id, one.n, one.tool, one.digest, one.place, one.at, one.outcome),
         )
+    if row.status == "paused":
+        _forget_old(tx)
+        _make_room(tx)
+
+
+class _PausedRun(Struct):
+    id: str
+    owner: str
+    size: int
+
+
+def _make_room(tx: Transaction) -> None:
+    """Of the runs that wait for an answer the newest are kept, as many as there may be of each caller and in all."""
+    paused = "select id, owner, size from portico_run where status = 'paused' order by updated_at desc"
+    in_all, of_caller = 0, Counter[str]()
+    for one in tx.all(_PausedRun, paused):
+        counted = max(one.size, LEAST_COUNTED)
+        of_caller[one.owner] += counted
+        if of_caller[one.owner] <= MOST_OF_ONE_CALLER and in_all + counted <= MOST_IN_ALL:
+            in_all += counted
+        else:
+            tx.run("delete from portico_run where id = ?", (one.id,))
 
 
 def _hold(tx: Transaction, id: str, until: float) -> None:
@@ -303,6 +339,10 @@ def _hold(tx: Transaction, id: str, until: float) -> None:
 
 def _forget(tx: Transaction, id: str) -> None:
     tx.run("delete from portico_run where id = ?", (id,))
+    _forget_old(tx)
+
+
+def _forget_old(tx: Transaction) -> None:
     tx.run("delete from portico_run where updated_at < ?", (time.time() - KEPT_SECONDS,))
     tx.run("delete from portico_run_output where made_at < ?", (time.time() - KEPT_SECONDS,))
 

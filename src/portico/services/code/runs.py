@@ -22,18 +22,17 @@ from portico.extend import TASKS_EXTENSION, Handler, MethodNotFound, MissingCapa
 from portico.services.code import answers
 from portico.services.code.consent import Consent
 from portico.services.code.inner_tasks import InnerTasks, Settle, task_in
-from portico.services.code.journal import Journal, JournalEntry
-from portico.services.code.table import ScriptTool, ToolTable
+from portico.services.code.journal import LONGEST_JOURNAL, Journal, JournalEntry
+from portico.services.code.table import ScriptTool
+from portico.services.code.tables import RunTools
 from portico.services.code.telling import ScriptAnswers, ScriptCall
-from portico.services.live.limits import LONGEST_REPLY, MIB
+from portico.services.live.limits import LONGEST_REPLY
 from portico.services.live.workers import PythonWorker, WorkerEnded, WorkerReply
 
 # The worker's own clock: ours is the one that counts, because it stands still while a person is asked.
 A_DAY = 24 * 3600.0
 # After so long a run becomes a task.
 DETACH_SECONDS = 2.0
-# Of all results of one run.
-LONGEST_JOURNAL = 32 * MIB
 # Beyond its ceiling every call is refused; beyond so many times that, the script is ended.
 PATIENCE = 2
 MOST_WAITS = 5_000
@@ -72,13 +71,13 @@ class ScriptRun:
         self,
         ctx: Context,
         worker: PythonWorker,
-        table: ToolTable,
+        tools: RunTools,
         journal: Journal,
         ceilings: Ceilings,
         consent: Consent,
         handler: Handler | None,
     ) -> None:
-        self._ctx, self._worker, self._table, self._journal = ctx, worker, table, journal
+        self._ctx, self._worker, self._tools, self._journal = ctx, worker, tools, journal
         self._ceilings, self._consent, self._handler = ceilings, consent, handler
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -107,7 +106,7 @@ class ScriptRun:
     async def run(self, code: str, data: Any) -> RunEnd:
         asked = {
             "code": code,
-            "tools": self._table.encoded,
+            "tools": self._tools.table.encoded,
             "data": data,
             "seed": self._journal.seed,
             "at": self._journal.begun_at,
@@ -182,7 +181,8 @@ class ScriptRun:
             if one.seconds is not None:
                 self._wait(one, one.seconds)
             elif (tool := self._admitted(one)) is not None:
-                if tool.reads:
+                # What was begun was a write, whatever it is now.
+                if tool.reads and one.n not in self._journal.entries:
                     self._start(one, tool)
                 else:
                     writes.append((one, tool))
@@ -207,8 +207,8 @@ class ScriptRun:
             self._told.finish(
                 one, answers.error("The results of this run have become too many bytes.", "LimitExceeded")
             )
-        elif (tool := self._table.by_name.get(one.tool or "")) is None:
-            self._told.finish(one, answers.error(f"Unknown tool: {str(one.tool)[:100]}", "ResourceNotFound"))
+        elif (tool := self._tools.table.by_name.get(one.tool or "")) is None:
+            self._told.finish(one, _no_tool(one))
         else:
             self.used.add(tool.name)
             return tool
@@ -265,10 +265,10 @@ class ScriptRun:
             elif one.n in self._journal.entries and not tool.may_be_repeated:
                 self.unknown.append(tool.name)
                 self._told.finish(one, answers.error(_unknown(tool), "OutcomeUnknown"))
-            else:
-                known.append((one, tool))
+            elif (now := await self._now(one, tool)) is not None:
+                known.append((one, now))
         try:
-            refused = await self._consent.agree(self._table, known, self._question)
+            refused = await self._consent.agree(self._tools.table, known, self._question)
         except ToolError as refusal:
             refused = {one.n: refusal for one, _ in known}
         finally:
@@ -316,9 +316,30 @@ class ScriptRun:
     async def _perform(self, one: ScriptCall, tool: ScriptTool) -> None:
         try:
             async with self._slots:
-                await self._make(one, tool)
+                if not tool.reads or self._journal.task_of(one.n) is not None:
+                    return await self._make(one, tool)
+                now = await self._now(one, tool)
+                if now is None:
+                    return None
+                if now.reads:
+                    return await self._make(one, now)
         finally:
             self._working.pop(one.n, None)
+        # It only read when the run began, and does not any more.
+        self._work(-one.n, self._make_writes([(one, now)]))
+
+    async def _now(self, one: ScriptCall, tool: ScriptTool) -> ScriptTool | None:
+        """A tool as it is at this moment. None if it cannot be called: the script is told why."""
+        try:
+            now = await self._tools.now(tool)
+        except Exception as failure:
+            outcome = answers.outcome_of_failure(tool, failure)
+        else:
+            if now is not None:
+                return now
+            outcome = _no_tool(one)
+        self._told.finish(one, outcome)
+        return None
 
     async def _make(self, one: ScriptCall, tool: ScriptTool) -> None:
         task = self._journal.task_of(one.n)
@@ -408,6 +429,10 @@ class ScriptRun:
 
 def _ended(reply: WorkerReply, reason: str) -> RunEnd:
     return RunEnd(ended=reason, output=reply.output, dropped=reply.dropped)
+
+
+def _no_tool(one: ScriptCall) -> str:
+    return answers.error(f"Unknown tool: {str(one.tool)[:100]}", "ResourceNotFound")
 
 
 def _unknown(tool: ScriptTool) -> str:

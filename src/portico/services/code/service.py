@@ -23,7 +23,7 @@ from portico.services.code.outputs import RunResult
 from portico.services.code.runs import Ceilings, RunEnd, ScriptRun
 from portico.services.code.saved import SavedScript, SavedScripts, description_of
 from portico.services.code.table import ToolTable
-from portico.services.code.tables import CallerTables
+from portico.services.code.tables import CallerTables, RunTools
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB
 
@@ -136,11 +136,12 @@ class Code(Service):
         expression, or what is returned, with what was printed. No network, no files but scratch. A person is asked once
         before something is changed.
         """
-        table = await self._table(ctx)
+        tools = await self._tools(ctx)
         if save is not None:
-            self._check_name(ctx, save, table)
-        said, run = await self._run(ctx, table, code, data)
+            self._check_name(ctx, save, tools.table)
+        said, run = await self._run(ctx, tools, code, data)
         if save is not None and not said.is_error:
+            table = tools.table
             used = table.digests({*run.used, *(tool.name for tool in table.named_in(code))})
             await self.saved.save(owner_of(ctx), SavedScript(save, description_of(code), code, used, time.time()))
             if self._server is not None:
@@ -151,7 +152,7 @@ class Code(Service):
         self, ctx: Context, tools: Annotated[list[str], Meta(max_length=MOST_DESCRIBED, description="Their names")]
     ) -> TextContent:
         """What tools take and give, as typed Python."""
-        table = await self._table(ctx)
+        table = (await self._tools(ctx)).table
         found = []
         for name in tools:
             tool = table.find(name)
@@ -164,9 +165,9 @@ class Code(Service):
     async def run_saved(self, ctx: Context, name: SavedName, data: Data = None) -> ToolResult:
         """Run a script that you have saved."""
         script = await self.saved.find(owner_of(ctx), name)
-        table = await self._table(ctx)
-        script.check(table)
-        said, _ = await self._run(ctx, table, script.code, data)
+        tools = await self._tools(ctx)
+        script.check(tools.table)
+        said, _ = await self._run(ctx, tools, script.code, data)
         return said
 
     async def forget_saved(self, ctx: Context, name: SavedName) -> TextContent:
@@ -189,13 +190,13 @@ class Code(Service):
 
     # Running
 
-    async def _table(self, ctx: Context) -> ToolTable:
+    async def _tools(self, ctx: Context) -> RunTools:
         """The tools that the caller is shown. What goes on as a task does so with those of the beginning, where it was
         asked through a part of the server alone."""
         about = ctx.on_behalf
         table = await self.tables.of(about)
         shown = await ctx.step("tools", lambda: None if about["facet"] is None else list(table.by_name))
-        return table if shown is None else table.only(shown)
+        return RunTools(self.tables, ctx, table, shown)
 
     async def _journal(self, ctx: Context, digest: str) -> Journal:
         """What the run goes on with: the journal of an earlier round of it, or of a process that was killed."""
@@ -208,10 +209,14 @@ class Code(Service):
         if id != journal.id:
             journal = Journal(self._store, owner, digest, id)
             if not await journal.load():
-                raise ToolError("The journal of this run is gone, so it cannot go on: run it again.", kind="Expired")
+                raise ToolError(
+                    "The journal of this run is gone, so it cannot go on: it has waited for too long, or had to make "
+                    "room for newer runs. What it had done stays done: look at that before you run it again.",
+                    kind="Expired",
+                )
         return journal
 
-    async def _run(self, ctx: Context, table: ToolTable, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
+    async def _run(self, ctx: Context, tools: RunTools, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
         # What was begun through a part of the server goes on there alone.
         facet = ctx.on_behalf["facet"]
         part = [] if facet is None else [getattr(facet, "name", "")]
@@ -221,7 +226,7 @@ class Code(Service):
             worker = await self._jails.take()
         except SandboxUnavailable as reason:
             raise ToolError(f"Scripts cannot be run now: {reason}", kind="Unavailable", retryable=True) from None
-        run = ScriptRun(ctx, worker, table, journal, self._ceilings, consent, self._target)
+        run = ScriptRun(ctx, worker, tools, journal, self._ceilings, consent, self._target)
         is_over = False
         try:
             end = await run.run(code, data)

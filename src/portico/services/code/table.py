@@ -52,7 +52,7 @@ class ScriptTool(Struct, dict=True):
 
     @property
     def may_be_repeated(self) -> bool:
-        return self.reads or self.hints.idempotent_hint is True
+        return self.hints.idempotent_hint is True
 
     @cached_property
     def wraps(self) -> bool:

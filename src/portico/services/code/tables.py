@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from portico.extend import MODERN, Call, members, to_json
-from portico.services.code.table import ToolTable, read_page
+from portico import Context
+from portico.extend import MODERN, Call, ToolAnnotations, members, to_json
+from portico.services.code.table import ScriptTool, ToolTable, read_page
 
 MOST_PAGES = 1000
 # Lists that differ by who asks.
@@ -44,6 +45,10 @@ class CallerTables:
         self._last = (pages[0], table) if len(pages) == 1 else None
         return table
 
+    def hints(self) -> Callable[[Call, str], ToolAnnotations | None]:
+        """What says how a tool is now."""
+        return members(self._handler()).hints
+
     async def _page(self, handler: Any, about: Mapping[str, Any], params: dict[str, Any]) -> Raw:
         # In the newest words: older revisions do not say which tools only read.
         call = Call(method="tools/list", params=Raw(to_json(params)), id="tools", revision=MODERN, **about)
@@ -61,6 +66,23 @@ class CallerTables:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(key)
         return table
+
+
+class RunTools:
+    """The tools of one run. `table` is what its caller was shown last; `only`: with these names alone."""
+
+    def __init__(self, tables: CallerTables, ctx: Context, table: ToolTable, only: Collection[str] | None) -> None:
+        self._tables, self._ctx, self._only = tables, ctx, only
+        self._hints = tables.hints()
+        self.table = table if only is None else table.only(only)
+
+    async def now(self, tool: ScriptTool) -> ScriptTool | None:
+        """A tool as it is at this moment, which may not be what it was when the run began; None if it is gone."""
+        if self._hints(self._ctx.call, tool.name) == tool.hints:
+            return tool
+        table = await self._tables.of(self._ctx.on_behalf)
+        self.table = table if self._only is None else table.only(self._only)
+        return self.table.by_name.get(tool.name)
 
 
 def _next(page: Raw) -> str | None:

@@ -14,10 +14,16 @@ from hashlib import sha256
 from msgspec import Raw, Struct
 
 from portico import ToolError
-from portico.services.code.journal import Journal
+from portico.services.code import answers
+from portico.services.code.journal import LONGEST_JOURNAL, Journal, bytes_of
 from portico.services.live.workers import PythonWorker
 
 log = logging.getLogger("portico")
+
+# Calls that were begun side by side may come to more together than a journal takes. What is short is told all the same:
+# waits, and refusals.
+SHORT = 1024
+_LEFT_OUT = "It was called, and its result is left out: all results of this run have become too many bytes."
 
 
 class ScriptCall(Struct):
@@ -105,6 +111,8 @@ class ScriptAnswers:
         now = time.time()
         while self._outbox:
             one, outcome = self._outbox.popleft()
+            if len(outcome) > SHORT and self._journal.size + bytes_of(outcome) > LONGEST_JOURNAL:
+                outcome = answers.error(_LEFT_OUT, "TooLarge")
             self._journal.record(one.n, one.tool or "", one.digest, now, outcome)
             told.append(_answer(one.n, now, outcome))
         return told

@@ -1,0 +1,121 @@
+"""Runs that wait for an answer: how many there may be, of one caller and in all, and what becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from portico import ToolError
+from portico.auth.principal import Principal
+from portico.extend import Call, ClientCapabilities
+from portico.services.code import journal as journals
+from portico.services.code import telling
+from portico.services.code.journal import Journal, RunStore
+
+sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
+
+from shop import PATIENCE, READS, Shop, jail_only, run
+
+ELICITS = ClientCapabilities(elicitation={"form": {}})
+MIB = 2**20
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
+    url = str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = RunStore(url)
+    yield store
+    await store.close()
+
+
+async def paused(store: RunStore, owner: str, size: int = 0) -> Journal:
+    journal = Journal(store, owner, "script")
+    journal.record(1, "look", "a", 1.5, f'{{"value":"{"x" * size}"}}')
+    await journal.save("paused")
+    await journal.rest()
+    return journal
+
+
+async def kept(store: RunStore, journals: list[Journal]) -> list[bool]:
+    rows = await store.read(lambda tx: tx.all(str, "select id from portico_run"))
+    return [one.id in rows for one in journals]
+
+
+async def test_the_newest_of_a_caller_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_OF_ONE_CALLER", 3 * MIB)
+    of_eve = await paused(store, "eve")
+    small = [await paused(store, "ann") for _ in range(4)]
+    assert await kept(store, [of_eve, *small]) == [True, False, True, True, True]
+    large = await paused(store, "ann", 2 * MIB - 100)
+    assert await kept(store, [of_eve, *small, large]) == [True, False, False, False, True, True]
+    assert await store.read(lambda tx: tx.one(int, "select count(*) from portico_run_call")) == 3
+    assert not await Journal(store, "ann", "script", small[0].id).load()
+
+
+async def test_the_newest_of_all_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_IN_ALL", 3 * MIB)
+    found = [await paused(store, f"caller {n}") for n in range(5)]
+    assert await kept(store, found) == [False, False, True, True, True]
+
+
+async def test_what_goes_on_is_not_counted(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_OF_ONE_CALLER", MIB)
+    running = Journal(store, "ann", "script")
+    await running.save()
+    await running.rest()
+    assert await kept(store, [running, await paused(store, "ann"), await paused(store, "ann")]) == [True, False, True]
+
+
+@jail_only
+@pytest.mark.parametrize(
+    "about", [{"principal": Principal("ann")}, {"address": "203.0.113.9"}, {}], ids=["known", "stranger", "local"]
+)
+async def test_a_run_that_had_to_go_says_so_when_it_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(journals, "MOST_OF_ONE_CALLER", 2 * MIB)
+    shop = Shop(tasks=False)
+
+    async def ask(n: int, **more: Any) -> Any:
+        arguments = {"code": f"from tools import order\nawait order('{n}')"}
+        params = Raw(msgspec.json.encode({"name": "run", "arguments": arguments, **more}))
+        call = Call(method="tools/call", id=1, params=params, capabilities=ELICITS, revision="2026-07-28", **about)
+        return await shop.server(call)
+
+    async with asyncio.timeout(PATIENCE), shop.server.lifespan():
+        asked = [await ask(n) for n in range(3)]
+        carried = [
+            {
+                "inputResponses": {key: {"action": "accept", "content": {}} for key in one.input_requests},
+                "requestState": one.request_state,
+            }
+            for one in asked
+        ]
+        with pytest.raises(ToolError, match=r"journal of this run is gone.* newer runs"):
+            await ask(0, **carried[0])
+        for n in (1, 2):
+            assert "ordered" in str(await ask(n, **carried[n]))
+    assert shop.orders == ["1", "2"]
+
+
+@jail_only
+async def test_results_side_by_side_are_no_more_than_a_journal_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "LONGEST_JOURNAL", 100_000)
+    shop = Shop()
+
+    @shop.server.tool(annotations=READS)
+    def long() -> str:
+        return "x" * 30_000
+
+    code = "from tools import long\nsaid = await asyncio.gather(*[long() for _ in range(9)], return_exceptions=True)\n"
+    code += "await asyncio.sleep(0)\nreturn [len(one) if isinstance(one, str) else one.kind for one in said]"
+    async with shop.client() as client:
+        said = await run(client, code)
+    assert said.structured["value"] == [30_000] * 3 + ["TooLarge"] * 6
