@@ -496,7 +496,7 @@ def test_the_public_names_are_there_without_what_they_need() -> None:
 def test_a_system_without_what_linux_has_can_still_be_strict() -> None:
     """As on Windows: no rlimits, few signals, no way to copy a process."""
     program = """
-import asyncio, os, signal, socket, sys
+import asyncio, os, shutil, signal, socket, sys
 sys.modules["resource"] = None
 for name in ("SIGKILL", "SIGSTOP", "SIGCONT", "SIGXCPU", "SIGBUS", "SIGSYS", "pidfd_send_signal"):
     delattr(signal, name)

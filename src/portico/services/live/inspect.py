@@ -204,6 +204,8 @@ def _function(value: Any) -> Any:
 
 def _is_bound(kind: type) -> bool:
     """Whether a member of this type becomes a method of the object that is asked for it."""
+    if issubclass(kind, functools.partial):
+        return False  # the __get__ that it has in Python 3.13 only warns
     return any("__get__" in of_class(base, "__dict__") for base in of_class(kind, "__mro__"))
 
 
