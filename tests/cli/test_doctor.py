@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,11 @@ def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any)
 
 
 def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "portico.db") as store:
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
         store.execute("create table portico_migration (history text, number integer)")
         store.execute("insert into portico_migration values ('memory', 1)")
     assert "opens and can be written; " in examine()[1]["store"]["text"]
-    with sqlite3.connect(tmp_path / "portico.db") as store:
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
         assert store.execute("select name from sqlite_master").fetchall() == [("portico_migration",)]
         store.execute("insert into portico_migration values ('memory', 9999)")
     status, found = examine()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(jobs: Jobs, client: Sy
 
 def test_what_is_not_there_is_said(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
-    with sqlite3.connect(store) as made:
+    with closing(sqlite3.connect(store)) as made, made:
         made.execute("create table other (one integer)")
     assert jobs(store, "list", "--output", "table").stderr == "no tasks\n"
     assert jobs(store, "show", "nothing").returncode == 2

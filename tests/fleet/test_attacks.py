@@ -14,6 +14,7 @@ import pytest
 
 from fleets import PATIENCE, Line, Session
 from portico.fleet import rows
+from portico.fleet.delivery import BELIEVED_SECONDS
 from portico.fleet.rows import LEASE_SECONDS, FoundWorker, opened
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -159,3 +160,25 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     assert {"before", "after-0", "after-1", "after-2"} <= set(words)
     assert max(words.values()) == 1
     assert any("taken over by other workers" in text for text in first.log)
+
+
+async def test_a_worker_of_the_same_machine_that_was_stopped_is_not_waited_for(
+    serve: Any, postgres_url: str, tmp_path: Path
+) -> None:
+    env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path)}
+    first, second = await serve(env=env), await serve(env=env)
+    sessions = [await Session(first.port).begin() for _ in range(2)]
+    for session in sessions:
+        session.port = second.port
+        assert (await session.call("pid")).value == first.process.pid
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        # Longer than it is believed to answer because it has just done so.
+        await asyncio.sleep(BELIEVED_SECONDS)
+        await alter(postgres_url, "update portico_worker set lease_until = 0 where pid = ?", first.process.pid)
+        async with asyncio.timeout(PATIENCE):
+            assert [(await session.call("pid")).value for session in sessions] == [second.process.pid] * 2
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    for session in sessions:
+        assert (await session.call("pid")).value == second.process.pid

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +22,7 @@ from portico.fleet.folder import FleetFolder
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import FleetRows
 from portico.fleet.signing import Forwarding, Forwardings
+from portico.store.errors import StoreError
 from portico.transport.http import refusals
 from portico.transport.http.connection import Turn
 from portico.transport.http.elsewhere import SENT_ON
@@ -33,6 +35,9 @@ log = logging.getLogger("portico")
 
 MOST_HOPS = 2
 ASK_SECONDS = 2.0
+# How long it is believed of a worker of this machine that it answers, or that it does not, before it is asked again.
+BELIEVED_SECONDS = 5.0
+MOST_BELIEVED = 1000
 
 
 class MaybeDone(Exception):
@@ -60,6 +65,8 @@ class Delivery:
         self._sessions = sessions
         self._errands = errands
         self._handed: handing.HandedSockets | None = None
+        # Until when it is believed of a worker of this machine whether it is stopped.
+        self._believed: dict[str, tuple[float, bool]] = {}
         # Streams by GET that come from others, and pass through here to their clients.
         self._listening: set[sending.SentRequest] = set()
 
@@ -72,7 +79,7 @@ class Delivery:
 
         `whole`: its connection may go with it.
         """
-        if target == self._worker:
+        if target == self._worker or await self._is_stopped(target):
             return None
         principal = request.principal if isinstance(request.principal, Principal) else None
         envelope = Forwarding(
@@ -117,17 +124,47 @@ class Delivery:
         # Those who are where it was know best.
         return None if outcome == "gone" else outcome
 
+    async def _is_stopped(self, target: str) -> bool:
+        """Whether a worker of this machine is there, does not answer, and has not said for long that it lives."""
+        until, stopped = self._believed.get(target, (0.0, False))
+        if time.monotonic() < until:
+            return stopped
+        try:
+            # Where it has no socket, it is looked for elsewhere.
+            await self._ask(self._folder.path(target), target, "/healthz")
+            stopped = False
+        except (TimeoutError, sending.Unreachable):
+            stopped = await self._has_ended(target)
+            if not stopped:
+                # It may be busy, and is sent what it has to answer.
+                return False
+        if len(self._believed) >= MOST_BELIEVED:
+            self._believed.clear()
+        self._believed[target] = (time.monotonic() + BELIEVED_SECONDS, stopped)
+        return stopped
+
+    async def _has_ended(self, target: str) -> bool:
+        try:
+            found = await self._rows.worker(target)
+        except StoreError:
+            # Then its sessions cannot be taken over either.
+            return False
+        return found is None or not found.lives
+
     async def ask(self, place: str, worker: str, path: str) -> Answer | None:
-        """What a worker has at a path; None if it does not say. A process that is stopped takes what is sent to it, and
-        says nothing."""
+        """What a worker has at a path; None if it does not say."""
+        try:
+            return await self._ask(place, worker, path)
+        except (OSError, sending.Unreachable):
+            return None
+
+    async def _ask(self, place: str, worker: str, path: str) -> Answer | None:
+        """The same. Raises TimeoutError: a process that is stopped takes what is sent to it, and says nothing."""
         request = Request("GET", path, "", Headers())
         collected = _OwnAnswer()
         sealed = self._envelopes.seal(Forwarding(to=worker), request)
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                await sending.send(place, request, collected, sealed)
-        except (OSError, sending.Unreachable):
-            return None
+        async with asyncio.timeout(ASK_SECONDS):
+            await sending.send(place, request, collected, sealed)
         return collected.answered
 
     async def leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:

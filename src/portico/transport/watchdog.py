@@ -59,6 +59,7 @@ class Watchdog:
     def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _WATCH],
+            bufsize=0,  # so that a fork has nothing to write, and no lock to wait for, when it closes its copy
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -71,7 +72,6 @@ class Watchdog:
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(b"%s%d\n" % (sign, group))
-                self._process.stdin.flush()
 
     def end(self) -> None:
         """We end in good order: what is ours is ended now, if it has not been."""
@@ -83,7 +83,7 @@ class Watchdog:
         """After a fork: the children are the parent's, and the pipe must close when the parent ends."""
         process, self._process, self._groups = self._process, None, set()
         if process is not None and process.stdin is not None:
-            os.close(process.stdin.fileno())
+            process.stdin.close()
 
 
 watchdog = Watchdog()
