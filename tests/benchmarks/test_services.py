@@ -136,6 +136,16 @@ def test_every_service_has_its_table_in_the_run(bench: SimpleNamespace) -> None:
         assert callable(module.measure)
 
 
+def test_the_page_on_performance_has_the_rows_that_the_find_table_prints(bench: SimpleNamespace) -> None:
+    find = bench.run.SERVICES["find"]
+    page = (
+        (FOLDER.parent / "docs" / "performance.md").read_text().partition("## Finding tools\n")[2].partition("\n## ")[0]
+    )
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    asked = (*find.QUALITY, *find.SPEED, *find.TOKENS, *find.code_mode.QUESTIONS)
+    assert rows == ["question", *(one.text for one in asked)]
+
+
 def test_a_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "portico"])
     assert bench.run.arguments().tables == list(bench.run.PROTOCOL)

@@ -238,6 +238,35 @@ async def test_what_is_becoming_public_is_not_shown_to_all_before_it_is() -> Non
         await reading
 
 
+async def test_what_was_public_is_read_by_two_and_each_is_shown_their_own() -> None:
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    public = True
+
+    async def handler(call: Call) -> Any:
+        if call.method != "tools/list":
+            raise MethodNotFound(call.method)
+        name = "open" if public else call.principal.id if call.principal else "secret"
+        if name == "secret":
+            begun.set()
+            await going_on.wait()
+        tool = Tool(name=name, input_schema={"type": "object"})
+        return ListToolsResult(tools=[tool], ttl_ms=60_000, cache_scope="public" if public else "private")
+
+    gateway = Gateway({"a": handler})
+    async with gateway.lifespan(), asyncio.timeout(20):
+        assert await shown(gateway, BOB) == ["a_open"]
+        public = False
+        upstream = gateway._routes.upstreams["a"]
+        ours = asyncio.ensure_future(upstream.refresh())
+        await begun.wait()
+        await upstream.refresh(by=Call(method="tools/list", principal=BOB, address="::1"))
+        going_on.set()
+        await ours
+        assert await shown(gateway, BOB) == ["a_bob"]
+        assert await shown(gateway, ANN) == ["a_ann"]
+        assert await shown(gateway, LOCAL) == ["a_secret"]
+
+
 async def test_a_private_list_that_fails_is_not_shown_to_all_with_the_public_ones() -> None:
     failing = False
 

@@ -227,10 +227,19 @@ class UpstreamLists:
                 hints[method] = (time.monotonic() + said.seconds, said.public)
         if len(failures) == len(methods):
             raise failures[0]
+        listing = self._current(listing, by)
         listing.take(found, hints, whole=len(methods) == len(LISTS))
         self._place(listing, by)
         self._all = None
         return [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
+
+    def _current(self, listing: CallerListing, by: Call | None) -> CallerListing:
+        """Where to put what a caller was given: what was the same for all when it was asked for may be another caller's
+        by now."""
+        if listing is self.shared:
+            return listing
+        key = self._key(by)
+        return self.shared if key is None else self._callers.setdefault(key, CallerListing())
 
     def _place(self, listing: CallerListing, by: Call | None) -> None:
         """What is the same for all users is theirs. Those who are given the same by chance share it in memory."""

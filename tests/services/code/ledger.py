@@ -67,6 +67,10 @@ async def post(ctx: Context, n: int) -> str:
     while fate.exists() and not known_tasks():  # noqa: ASYNC110 - another's row
         await asyncio.sleep(0.01)
     die("known")
+    if fate.exists() and fate.read_text() == "stop":
+        fate.unlink()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
     return f"posted {n}"
 
 

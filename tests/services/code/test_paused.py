@@ -17,7 +17,7 @@ from portico.auth.principal import Principal
 from portico.extend import Call, ClientCapabilities
 from portico.services.code import journal as journals
 from portico.services.code import telling
-from portico.services.code.journal import Journal, RunStore
+from portico.services.code.journal import Journal, RunStore, keep_output, kept_output
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -71,6 +71,18 @@ async def test_what_goes_on_is_not_counted(store: RunStore, monkeypatch: pytest.
     await running.save()
     await running.rest()
     assert await kept(store, [running, await paused(store, "ann"), await paused(store, "ann")]) == [True, False, True]
+
+
+async def test_the_newest_outputs_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_OUTPUTS_OF_ONE_CALLER", 2)
+    monkeypatch.setattr(journals, "MOST_OUTPUTS", 4)
+    of_eve = await keep_output(store, "eve", "text/plain", "hers")
+    of_ann = [await keep_output(store, "ann", "text/plain", str(n)) for n in range(3)]
+    assert [bool(await kept_output(store, "ann", id)) for id in of_ann] == [False, True, True]
+    assert await kept_output(store, "eve", of_eve) == ("text/plain", "hers")
+    of_others = [await keep_output(store, f"caller {n}", "text/plain", "theirs") for n in range(2)]
+    assert await kept_output(store, "eve", of_eve) is None
+    assert await kept_output(store, "caller 0", of_others[0])
 
 
 @jail_only

@@ -13,7 +13,7 @@ from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
 from portico.access import settings
 from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
 from portico.gateway import routes
-from portico.services.code import Code, CodeFace, runs
+from portico.services.code import Code, CodeFace, runs, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -134,8 +134,12 @@ async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> No
     assert sorted(bakery.asked) == ["A script is about to change something:", "Sell?", "Which colour?"]
 
 
-async def test_a_task_ends_with_its_run(bakery: Bakery) -> None:
-    bakery.server.add(Code())
+@pytest.mark.parametrize("lasts", [False, True])
+async def test_a_task_ends_with_its_run(
+    bakery: Bakery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    monkeypatch.setattr(service, "FORGET_SECONDS", 0.05 if lasts else PATIENCE)
+    bakery.server.add(Code(store=tmp_path / "runs.db" if lasts else None))
     async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
         running = asyncio.create_task(run(client, "from tools import watch\nawait watch()"))
         await bakery.begins.wait()
@@ -200,9 +204,10 @@ async def test_through_a_gateway(monkeypatch: pytest.MonkeyPatch, below: Any) ->
             assert said.text == '["did it","Hello, Ada!"]', revision
 
 
-async def test_a_killed_run_takes_up_the_same_task(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fate", ["known", "stop"])
+async def test_a_run_that_was_killed_or_stopped_takes_up_the_same_task(tmp_path: Path, fate: str) -> None:
     file = tmp_path / "ledger"
-    file.with_suffix(".fate").write_text("known")
+    file.with_suffix(".fate").write_text(fate)
     command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db")), "tasks"]
 
     async def answer(*_: Any, **__: Any) -> dict[str, Any]:

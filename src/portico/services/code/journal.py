@@ -36,6 +36,9 @@ LONGEST_JOURNAL = 32 * 2**20
 MOST_OF_ONE_CALLER = 64 * 2**20
 MOST_IN_ALL = 1024 * 2**20
 LEAST_COUNTED = 2**20
+# Outputs, each of some MiB at most: those of one caller, and all.
+MOST_OUTPUTS_OF_ONE_CALLER = 64
+MOST_OUTPUTS = 512
 # How long a process is taken to be alive that cannot be looked at, and how often it says that it is.
 HELD_SECONDS = 30.0
 BEAT_SECONDS = 10.0
@@ -399,7 +402,14 @@ def _keep(tx: Transaction, id: str, output: KeptOutput) -> None:
         "insert into portico_run_output (id, owner, made_at, mime_type, text) values (?, ?, ?, ?, ?)",
         (id, output.owner, time.time(), output.mime_type, output.text),
     )
-    tx.run("delete from portico_run_output where made_at < ?", (time.time() - KEPT_SECONDS,))
+    _forget_old(tx)
+    newest = "select id from portico_run_output where owner = :owner order by made_at desc limit :most"
+    tx.run(
+        f"delete from portico_run_output where owner = :owner and id not in ({newest})",
+        {"owner": output.owner, "most": MOST_OUTPUTS_OF_ONE_CALLER},
+    )
+    newest = "select id from portico_run_output order by made_at desc limit ?"
+    tx.run(f"delete from portico_run_output where id not in ({newest})", (MOST_OUTPUTS,))
 
 
 async def kept_output(store: RunStore, owner: str, id: str) -> tuple[str, str] | None:

@@ -86,8 +86,8 @@ class ScriptRun:
         self._last = self.calls = self._waits = self._asking = 0
         self._left: float | None = None
         self._over = False
-        # It is to be gone on with, in another round or another process.
-        self._paused = False
+        # It may be gone on with, in another round or another process.
+        self._cut_off = False
         # What is being done: by number, and of these the writes.
         self._working: dict[int, asyncio.Task[None]] = {}
         self._writes: set[int] = set()
@@ -119,7 +119,7 @@ class ScriptRun:
                 await self._settle_writes()
                 self._over = True
         except asyncio.CancelledError:
-            self._paused = not self._ctx.cancelled
+            self._cut_off = True
             raise
         except TimeoutError:
             return RunEnd(ended=f"It did not end within {self._ceilings.seconds:g} s.")
@@ -423,8 +423,12 @@ class ScriptRun:
             task.cancel()
         if working:
             await asyncio.wait(working)
-        if not self._paused:
-            await self._tasks.cancel()
+        if not self._cut_off:
+            await self.end_tasks()
+
+    async def end_tasks(self) -> None:
+        """Nothing goes on with this run: what it waited for is not wanted any more."""
+        await self._tasks.cancel()
 
 
 def _ended(reply: WorkerReply, reason: str) -> RunEnd:

@@ -232,10 +232,10 @@ class Code(Service):
             end = await run.run(code, data)
             is_over = True
         finally:
-            await self._leave(ctx, journal, is_over=is_over)
+            await self._leave(ctx, journal, run, is_over=is_over)
         return await self._result(ctx, end, run, journal), run
 
-    async def _leave(self, ctx: Context, journal: Journal, *, is_over: bool) -> None:
+    async def _leave(self, ctx: Context, journal: Journal, run: ScriptRun, *, is_over: bool) -> None:
         if is_over:
             await journal.finish()
             return
@@ -246,17 +246,20 @@ class Code(Service):
         finally:
             # Last: what is saved says that a process is alive.
             await journal.rest()
+        if ctx.cancelled and not self._store.lasts:
+            await run.end_tasks()
         if journal.stored and ctx.cancelled:
-            forgetting = asyncio.create_task(self._forget_later(journal))
+            forgetting = asyncio.create_task(self._forget_later(journal, run))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
 
-    async def _forget_later(self, journal: Journal) -> None:
+    async def _forget_later(self, journal: Journal, run: ScriptRun) -> None:
         """A run was cut off. If this server is there a while later, it was the client that did not want it any more;
-        if not, the server was stopped, and the same script goes on as after a kill."""
+        if not, the server was stopped, and the same script goes on as after a kill, with the tasks it waits for."""
         await asyncio.sleep(FORGET_SECONDS)
         with suppress(ToolError):
             await journal.finish()
+        await run.end_tasks()
 
     async def _result(self, ctx: Context, end: RunEnd, run: ScriptRun, journal: Journal) -> ToolResult:
         shown = outputs.read(end, run.calls, run.unknown, resumed=journal.resumed)
