@@ -41,7 +41,7 @@ HEADINGS = ("WHEN", "WHO", "METHOD", "WHAT", "OUTCOME", "RULE", "MS")
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("audit").parse_args(words)
+    arguments = parser_for("audit").read(words)
     return asyncio.run(AuditCommand(arguments).run())
 
 

@@ -30,7 +30,7 @@ LONGEST_CONFIGURATION = 1024 * 1024
 
 
 def run(words: list[str]) -> None:
-    shell = parser_for("completion").parse_args(words).shell
+    shell = parser_for("completion").read(words).shell
     with open(os.path.join(SCRIPTS, f"portico.{shell}"), encoding="utf-8") as script, writing():
         sys.stdout.write(script.read())
         sys.stdout.flush()

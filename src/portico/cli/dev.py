@@ -23,7 +23,7 @@ from portico.transport.loops import new_loop
 
 
 def run(words: list[str]) -> None:
-    arguments = parser_for("dev").parse_args(words)
+    arguments = parser_for("dev").read(words)
     set_log_level("warning")
     reloader = Reloader(arguments.target)
     server = reloader.first()

@@ -30,7 +30,7 @@ LONGEST_STATUS = 16 * 1024 * 1024
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("gateway").parse_args(words)
+    arguments = parser_for("gateway").read(words)
     set_log_level("error")
     return _check(arguments) if arguments.action == "check" else _status(arguments)
 

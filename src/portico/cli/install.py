@@ -78,7 +78,7 @@ def run(words: list[str]) -> None:
     if "--" in words:
         at = words.index("--")
         words, options = words[:at], words[at + 1 :]
-    arguments = parser_for("install").parse_args(words)
+    arguments = parser_for("install").read(words)
     place = _place(arguments.client, arguments.scope)
     # A link is followed: people keep these files elsewhere, and would not want it replaced.
     path = Path(os.path.realpath(place.path()))
@@ -116,7 +116,7 @@ def _ourselves() -> list[str]:
 
 def _checked(options: list[str], *, shared: bool) -> list[str]:
     """The options of `portico serve`, refused now if `serve` would refuse them later. Paths are made absolute."""
-    arguments = complete_serving(parser_for("serve").parse_args(options))
+    arguments = complete_serving(parser_for("serve").read(options))
     if arguments.transport != "stdio":
         raise UsageError(
             "a client starts this server itself, and speaks to it on stdio: leave --transport and its options out"

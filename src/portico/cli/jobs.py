@@ -29,7 +29,7 @@ FRAME = "\x1b[H\x1b[J"
 
 
 def run(words: list[str]) -> int:
-    return asyncio.run(_run(parser_for("jobs").parse_args(words)))
+    return asyncio.run(_run(parser_for("jobs").read(words)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:

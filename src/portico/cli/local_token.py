@@ -57,7 +57,8 @@ def _listeners(port: int) -> set[str]:
 
 
 def make() -> str:
-    return secrets.token_urlsafe(24)
+    """A new one. It never begins with a dash, which at a shell is an option."""
+    return secrets.token_hex(24)
 
 
 def keep(token: str, port: int, data: str | None = None, of: str = "") -> str:

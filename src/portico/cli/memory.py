@@ -29,7 +29,7 @@ USUAL_LIMITS = {"recall": 10, "list": 50}
 
 def run(words: list[str]) -> int:
     parser = parser_for("memory")
-    arguments = parser.parse_args(words)
+    arguments = parser.read(words)
     check_text(parser, arguments.words)
     if arguments.action == "hook":
         return memory_hooks.run(words)

@@ -37,7 +37,7 @@ _EXPIRED = "select count(*) from memory where expires_at <= :now and status <> '
 
 def run(words: list[str]) -> int:
     try:
-        arguments = parser_for("memory").parse_args(words)
+        arguments = parser_for("memory").read(words)
     except SystemExit as end:
         return 1 if end.code else 0
     name = arguments.words[0] if arguments.words else ""

@@ -26,7 +26,7 @@ NOT_REACHED = 3
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("pins").parse_args(words)
+    arguments = parser_for("pins").read(words)
     set_log_level("critical")
     gateway = Gateway.load(arguments.file)
     if not gateway.pins.used:

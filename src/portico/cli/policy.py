@@ -28,7 +28,7 @@ _SAYS = {
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("policy").parse_args(words)
+    arguments = parser_for("policy").read(words)
     set_log_level("error")
     return _explain(arguments) if arguments.action == "explain" else _test(arguments)
 

@@ -14,7 +14,7 @@ LEFT_TO_DO = 1
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("port").parse_args(words)
+    arguments = parser_for("port").read(words)
     try:
         project = load_module("portico.porting.project")
     except ModuleNotFoundError as missing:

@@ -12,7 +12,7 @@ from portico.services import profiles
 
 def run(words: list[str]) -> None:
     parser = parser_for("profiles")
-    arguments = parser.parse_args(words)
+    arguments = parser.read(words)
     if arguments.action == "list":
         if arguments.name is not None:
             parser.error(f"`list` takes no name; `portico profiles show {arguments.name}` shows one")

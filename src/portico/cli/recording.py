@@ -75,7 +75,7 @@ def _target(arguments: argparse.Namespace) -> Target:
 
 
 def run_replay(words: list[str]) -> int:
-    arguments = complete_serving(_completed(parser_for("replay").parse_args(words)))
+    arguments = complete_serving(_completed(parser_for("replay").read(words)))
     set_log_level("warning")
     replay = load_module("portico.recording.replay").Replay.load(arguments.file)
     server = replay.server()

@@ -27,7 +27,7 @@ from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
-    arguments = complete_serving(parser_for("serve").parse_args(words))
+    arguments = complete_serving(parser_for("serve").read(words))
     # A person who serves over HTTP wants to see that clients come; on stdio the lines would be in a client's log.
     shown = arguments.transport == "http" and sys.stderr is not None and sys.stderr.isatty()
     set_log_level("warning", level=arguments.log_level, form=arguments.log_format, requests=shown)
@@ -199,7 +199,7 @@ def _announce_token(token: str, data: str | None, is_new: bool, url: str) -> Non
 
 
 def run_work(words: list[str]) -> None:
-    arguments = parser_for("work").parse_args(words)
+    arguments = parser_for("work").read(words)
     set_log_level("info")
     server = load(arguments.target)
     if server.tasks is None:

@@ -68,7 +68,7 @@ class StoreStatus(Struct, frozen=True):
 
 
 def run(words: list[str]) -> int:
-    return asyncio.run(_run(parser_for("status").parse_args(words)))
+    return asyncio.run(_run(parser_for("status").read(words)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:

@@ -73,7 +73,7 @@ CHANGES = {
 
 def run(words: list[str]) -> int:
     parser = parser_for("tasks")
-    arguments = parser.parse_intermixed_args(words)
+    arguments = parser.read(words)
     check_text(parser, [*arguments.words, arguments.context or "", arguments.worker or ""])
     if arguments.action in ("next", "start"):
         arguments.worker = arguments.worker or _user()

@@ -23,7 +23,7 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
 def run(words: list[str]) -> None:
     parser = parser_for("tokens")
-    arguments = parser.parse_args(words)
+    arguments = parser.read(words)
     if arguments.action == "list":
         _list(arguments)
     elif arguments.id is None:

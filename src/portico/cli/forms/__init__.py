@@ -30,7 +30,7 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     parser = parser_for(command, with_target=child is None)
     if child == []:
         parser.error("a command is expected behind --")
-    arguments = parser.parse_intermixed_args(words)
+    arguments = parser.read(words)
     check_text(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
     if child is not None:
         arguments.target = child

@@ -23,6 +23,10 @@ class Parser(argparse.ArgumentParser):
         self.flags: list[argparse.Action] = []
         self.completes: list[Word] = []
 
+    def read(self, words: list[str]) -> argparse.Namespace:
+        """What was typed. Options may stand before the words, behind and between them."""
+        return self.parse_intermixed_args(words)
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(2, f"portico: {message}\n")

@@ -88,8 +88,11 @@ def now() -> int:
 
 
 def new_id() -> str:
-    """A new id. Without logins a client that knows the id may see the task, so it cannot be guessed."""
-    return secrets.token_urlsafe(24)
+    """A new id. Without logins a client that knows the id may see the task, so it cannot be guessed.
+
+    It never begins with a dash, which at a shell is an option.
+    """
+    return secrets.token_hex(16)
 
 
 def create(tx: Transaction, job: Job, steps: Mapping[str, Raw]) -> Job:

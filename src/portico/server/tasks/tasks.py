@@ -56,7 +56,7 @@ log = logging.getLogger("portico")
 LONGEST_TTL_MS = 30 * 24 * 3600 * 1000
 _POLL_SECONDS = TaskConfig().poll_interval
 
-# The form of `jobs.new_id`.
+# The form of `jobs.new_id`, now and before.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _responses = msgspec.json.Decoder(dict[str, Raw])
 

@@ -196,4 +196,4 @@ def attach(
         raise UsageError(f"{host} can be reached from other machines: an application is only served to its own")
     server = Server(name, version=f"{sys.version_info.major}.{sys.version_info.minor}")
     server.add(Attached(namespace, evaluate=evaluate))
-    return Attachment(server, (host, port), token or secrets.token_urlsafe(32))
+    return Attachment(server, (host, port), token or secrets.token_hex(32))
