@@ -122,6 +122,8 @@ class HandedSockets:
         self._listening.bind(path)
         self._listening.listen(BACKLOG)
         self._errands: set[asyncio.Task[None]] = set()
+        # Those that have said that they take theirs: no other process answers it any more.
+        self._taking: set[asyncio.Task[None]] = set()
         asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
@@ -152,8 +154,17 @@ class HandedSockets:
             except (OSError, TimeoutError, msgspec.DecodeError):
                 given.close()
                 return
+        self._keep_on()
         given.setblocking(False)
         await self._take(given, handed.request)
+
+    def _keep_on(self) -> None:
+        """Let the task that calls this go on when no more are taken."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._errands.discard(task)
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listening)
