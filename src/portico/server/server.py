@@ -182,7 +182,7 @@ class Server(FamiliarServer, Registrar):
         self._state_key, self._state_security = state_key, request_state_security
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, self, argument_errors, seen)
+        self.runtime = Runtime(name, self, self.threads, argument_errors, seen)
         self.capabilities = (
             ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from portico.services.code.journal import Journal, RunStore, keep_output, kept_o
 from portico.services.code.saved import SavedScript, SavedScripts
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
-    url = str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    store = RunStore(url)
-    yield store
-    await store.close()
 
 
 async def test_a_journal_gives_back_what_was_put_into_it(store: RunStore) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,6 @@ from shop import PATIENCE, READS, Shop, jail_only, run
 
 ELICITS = ClientCapabilities(elicitation={"form": {}})
 MIB = 2**20
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
-    url = str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    store = RunStore(url)
-    yield store
-    await store.close()
 
 
 async def paused(store: RunStore, owner: str, size: int = 0) -> Journal:

@@ -226,7 +226,7 @@ class Context(FamiliarContext):
 
     @property
     def server(self) -> Server:
-        return cast("Server", self._runtime.handler)
+        return self._runtime.server
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -435,7 +435,7 @@ class Context(FamiliarContext):
         * **tasks** – whether it is asked as a client of 2026-07-28 does that can deal with tasks: the result may be
           one, or questions, and this body has to see to them.
         """
-        answer = self._runtime.handler if handler is None else handler
+        answer = self._runtime.server if handler is None else handler
         if tasks:
             return await answer(self._as_task(method, params))
         rounds = None if self._call.reply.asks else self._settled(settle)
@@ -492,10 +492,10 @@ class Context(FamiliarContext):
     async def _within(self, name: str, inner: Call) -> Any:
         rounds = rounds_of(inner)
         if rounds is None:
-            return await self._runtime.handler(inner)
+            return await self._runtime.server(inner)
         # What it asks and does has names of its own, so that two calls of one tool are kept apart.
         with rounds.keys.inside_call(name):
-            return await self._runtime.handler(inner)
+            return await self._runtime.server(inner)
 
     def _inner(self, method: str, params: dict[str, Any]) -> Call:
         asked = Raw(msgspec.json.encode(params))
@@ -507,7 +507,7 @@ class Context(FamiliarContext):
 
 def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
     """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
-    begin = partial(Rounds, call, runtime.keeper.seal, target, arguments, params.input_responses, params.request_state)
+    begin = partial(Rounds, call, runtime.server.seal, target, arguments, params.input_responses, params.request_state)
     return Context(call, runtime, begin)
 
 

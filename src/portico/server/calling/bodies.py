@@ -111,7 +111,7 @@ class Body:
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)
         if state is not None:
-            await runtime.keeper.spent.spend(state)
+            await runtime.server.spent.spend(state)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
         return await self._run(call, context, runtime, args, kwargs)

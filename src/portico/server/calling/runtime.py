@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from portico._lazy import load_module
-from portico.rpc.call import Handler
 from portico.rpc.turns import NO_CALLER, Caller, Turns
 
 if TYPE_CHECKING:
@@ -136,11 +135,10 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
 
     # The server's: what a body logs says it.
     name: str
-    # The server itself: it answers the calls that a body makes from the inside.
-    handler: Handler
+    # It answers the calls that a body makes from the inside, its `seal` closes the state of one that asks the client
+    # something, and it knows which of them were `spent`.
+    server: Server
     threads: Threads
-    # Whose `seal` closes the state of a call that asks the client something, and who knows which of them were `spent`.
-    keeper: Server
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
     # The headers that bodies see, in lower case.
