@@ -25,7 +25,7 @@ _LENGTH = struct.Struct(">I")
 READY = 0
 # What a worker needs that runs scripts: it is loaded by those who ask for it.
 SCRIPT = "portico.services.live.script"
-# How deep the JSON may be that a script is given or gives. Each Python has a bound of its own, and all of them read this.
+# How deep the JSON may be that a script is given or gives. Each Python has a bound of its own, and all read this.
 DEEPEST_JSON = 500
 # All that is no bracket, and the steps that the brackets are: down, and up again.
 _BETWEEN = re.compile(rb'[^][{}"]+|"(?:[^"\\]|\\.)*"', re.DOTALL)
