@@ -303,6 +303,18 @@ async def test_processes_share_a_limit_by_a_file(tmp_path: Path) -> None:
     await share(f"sqlite:///{tmp_path / 'portico.db'}")
 
 
+async def test_strangers_leave_no_rows_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address that a request comes from is a row while it counts, and not for as long as the server runs."""
+    monkeypatch.setattr(leases, "FORGET_SECONDS", 0.0)
+    store, rate = leases.QuotaStore(url), Rate(1e-9, 1.0)
+    await store.open()
+    for stranger in range(20):
+        assert await store.lease(f"10.0.0.{stranger}", rate, 1.0)
+    assert store._database is not None
+    assert await store._database.read(lambda tx: tx.one(int, "select count(*) from portico_quota")) < 20
+    await store.close()
+
+
 async def test_processes_share_a_limit_by_postgresql(postgres_url: str) -> None:
     await share(postgres_url)
 

@@ -14,16 +14,19 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
 from access_desk import served
+from msgspec.structs import replace
 
 from http_threads import running
 from portico import Server, UsageError
 from portico.access.face import settings as face_settings
+from portico.access.familiar_logins import GitHubProvider
 from portico.access.vault import rows
-from portico.access.vault.rows import VaultRow
+from portico.access.vault.connections import UpstreamAccount
+from portico.access.vault.rows import CredentialSlot, VaultRow
 from portico.access.vault.vault import Vault
 from portico.auth.errors import AuthorizationFailed, RedirectRejected
 from portico.auth.provider import login
-from portico.auth.provider.login import Identity, admits
+from portico.auth.provider.login import Identity, admits, identify
 from portico.auth.provider.presets import login_settings
 from portico.auth.sealing import KeyRing, Unsealable, ring_for
 from portico.transport.http_client.fetcher import Fetcher
@@ -58,6 +61,8 @@ def test_a_preset_knows_its_issuer(said: dict[str, Any], issuer: str) -> None:
         ({"issuer": "https://login.acme.example"}, "client_id"),
         ({**OURS, "issuer": "http://login.acme.example"}, "in the clear"),
         ({**OURS, "issuer": "https://login.acme.example", "allow": ["somebody"]}, "allow has 'somebody'"),
+        ({**OURS, "issuer": "https://login.acme.example", "allow": ["claim:admin"]}, "allow has 'claim:admin'"),
+        ({**OURS, "issuer": "https://login.acme.example", "allow": []}, "allow is empty"),
     ],
 )
 def test_a_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
@@ -72,6 +77,7 @@ def test_a_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str)
         ({"access": "soon"}, "must be such as"),
         ({"acces": 5}, "access"),
         ({"client": [{"id": "x", "redirect_uris": ["javascript:x"]}]}, "redirect URI"),
+        ({"client": [{"id": "x", "secret": "", "redirect_uris": ["https://x.example/"]}]}, "secret is empty"),
     ],
 )
 def test_a_face_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
@@ -99,6 +105,7 @@ ANNA = Identity("7", "Anna", "anna", "anna@acme.example", ("ops",), {"hd": "acme
         ("group:op", "oidc", ANNA, False),
         ("claim:roles=admin", "oidc", ANNA, True),
         ("claim:roles=root", "oidc", ANNA, False),
+        ("claim:level=None", "oidc", ANNA, False),
     ],
 )
 def test_who_may_come_in(entry: str, provider: str, who: Identity, expected: bool) -> None:
@@ -106,6 +113,27 @@ def test_who_may_come_in(entry: str, provider: str, who: Identity, expected: boo
     if provider == "oidc":
         said["issuer"] = "https://login.acme.example"
     assert admits(login_settings(said), who) is expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "claims"),
+    [
+        ("user:anna", {"preferred_username": "anna\u200b"}),
+        ("user:anna", {"preferred_username": " anna"}),
+        ("user:" + "a" * 100, {"preferred_username": "a" * 101}),
+        ("*@acme.example", {"email": "x" * 87 + "@acme.example.evil.example", "email_verified": True}),
+        ("group:" + "g" * 255, {"groups": ["g" * 256]}),
+    ],
+)
+def test_who_is_shown_like_another_is_not_let_in_for_them(entry: str, claims: dict[str, Any]) -> None:
+    where = login_settings({**OURS, "issuer": "https://login.acme.example", "allow": [entry]})
+    assert not admits(where, identify(where, {"sub": "8", **claims}))
+
+
+def test_a_provider_that_lets_in_no_one_is_a_mistake() -> None:
+    server = Server("desk", auth=GitHubProvider(client_id="id", base_url="https://desk.example", allow=[]))
+    with pytest.raises(UsageError, match="say who may come in"):
+        _ = server.auth
 
 
 # GitHub, which knows no OpenID
@@ -230,6 +258,28 @@ async def test_rows_are_sealed_anew_after_a_key_was_replaced(tmp_path: Path) -> 
         await after.sealed_anew
         (kept,) = await after.database.read(rows.all_rows)
         assert not ring.outdated(kept.body) and KeyRing([b"n" * 32]).open(kept.body, row.place) == b"{}"
+
+
+async def test_what_is_taken_back_while_it_is_read_is_not_remembered() -> None:
+    ring, issuer = KeyRing([b"k" * 32]), "https://login.example"
+    vault, slot = Vault("https://gateway.example", None, ring), CredentialSlot("us anna", "notes")
+    account = UpstreamAccount(alias="notes", url="https://notes.example/mcp")
+    row = VaultRow("us anna", "notes", issuer, "", time.time())
+    token = json.dumps({"access_token": "t", "issuer": issuer, "resource": account.url}).encode()
+    async with vault.serving():
+        row = replace(row, body=ring.seal(token, row.place))
+        await vault.database.write(lambda tx: rows.keep(tx, row))
+        read = vault.database.read
+
+        async def taken_back(query: Any) -> Any:
+            found = await read(query)
+            assert await vault.disconnect(slot)
+            return found
+
+        vault.database.read = taken_back  # type: ignore[method-assign]
+        await vault.token(account, slot)
+        vault.database.read = read  # type: ignore[method-assign]
+        assert await vault.token(account, slot) is None
 
 
 async def test_a_face_behind_a_prefix_has_its_pages_below_it_and_at_the_root() -> None:

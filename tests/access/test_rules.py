@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from portico import Client, Context, Gateway, Server, Service, ToolError, UsageError
 from portico.access import settings
 from portico.access.patterns import globbed, matches, meets, pattern, template_glob, uri_forms
+from portico.access.tables import read_requirements
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.guard import Owned
@@ -429,17 +430,27 @@ async def test_conditions_look_at_who_asks_and_with_what() -> None:
         b'{"about":{"repo":"a","Repo":"main"}}',
         b'{"about":{"repo":"a"},"About":{"repo":"main"}}',
         b'{"about":{"re\\u0070o":"main","repo":"a"}}',
+        b'{"about":{"repo":"main"},"deep":' + b"[" * 3000 + b"]" * 3000 + b"}",
+        b'{"about":{"repo":"main"},"long":' + b"1" * 5000 + b"}",
+        b'{"about":{"repo":"main"},"half":"\\ud800"}',
+        b'{"about":{"repo":"main"},"none":NaN}',
     ],
+    ids=["twice", "in another case", "above", "escaped", "deep", "long", "half", "none"],
 )
-def test_a_name_that_stands_twice_is_no_way_around_a_condition(arguments: bytes) -> None:
-    """A gateway sends arguments on as they came, and what an upstream makes of two is its own affair."""
+def test_what_another_may_read_otherwise_is_no_way_around_a_condition(arguments: bytes) -> None:
+    """A gateway sends arguments on as they came, and what an upstream makes of them is its own affair."""
     pytest.importorskip("cel_expr_python", reason="conditions need portico[cel]")
     what, call = Owned("forge", "delete_repo"), Call(method="tools/call", principal=OPS)
-    denying = [{"tool": "forge.*", "deny": True, "when": "args.about.repo == 'main'"}, {"tool": "*"}]
-    for rules in (denying, [{"tool": "forge.*", "when": "args.about.repo != 'main'"}]):
+    denying = [
+        {"tool": "forge.*", "deny": True, "when": "has(args.about) && args.about.repo == 'main'"},
+        {"tool": "*"},
+    ]
+    for rules in (denying, [{"tool": "forge.*", "when": "!has(args.about) || args.about.repo != 'main'"}]):
         guard = said(forge(), rule=rules).protection.guard  # type: ignore[union-attr]
         assert not guard.decide(call, "tool", what, arguments).allowed
         assert guard.decide(call, "tool", what, b'{"about":{"repo":"a"}}').allowed
+    [asked] = read_requirements([{"tool": "*", "ask": "Delete {args.about.repo}?"}])
+    assert asked.ask.filled(call, what, arguments) == "Delete ??"
 
 
 async def test_no_middleware_leads_around_a_rule() -> None:

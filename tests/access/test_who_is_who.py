@@ -9,7 +9,8 @@ import pytest
 
 from portico import Client, Server
 from portico.access import settings
-from portico.auth import Principal, ResourceServer
+from portico.auth import JwtVerifier, Principal, ResourceServer
+from portico.auth.familiar import MultiAuth, RemoteAuthProvider
 from portico.auth.verifiers.credentials import RequestCredentials, Verified
 from portico.rpc.call import Call
 from portico.services.memory import Memory
@@ -85,6 +86,20 @@ async def test_who_was_verified_knows_whether_its_id_is_enough() -> None:
     among = (await two.verify(b"1", shown)).verified.principal
     assert (alone.name, among.name) == ("alice", f"{A}#alice")
     assert alone.identity == among.identity
+
+
+async def test_a_login_and_another_verifier_are_two_who_may_give_an_id() -> None:
+    login = RemoteAuthProvider(Issuer(A), [A], "https://desk.example")
+    both = Server("desk", auth=MultiAuth(server=login, verifiers=[Issuer(B)])).auth
+    assert both is not None
+    found = (await both.verify(b"1", RequestCredentials("bearer", f"alice of {B}"))).verified.principal
+    assert found.ambiguous and found.name == f"{B}#alice"
+    # What the other says may depend on where a request comes from.
+    near = JwtVerifier(A)
+    joined = Server(
+        "desk", auth=MultiAuth(server=RemoteAuthProvider(near, [A], "https://desk.example"), verifiers=[Issuer(B)])
+    )
+    assert joined.auth is not None and joined.auth.by_address and not ResourceServer([near]).by_address
 
 
 async def test_a_group_of_a_memory_has_the_one_and_not_the_other(tmp_path: Path) -> None:

@@ -156,6 +156,8 @@ def test_redirects_are_decoded_once() -> None:
         "iss": "https://a.example/%25",
     }
     assert redirect_parameters("code=x&state=") == {"code": "x", "state": ""}
+    with pytest.raises(RedirectRejected, match="more parameters"):
+        redirect_parameters("&".join(f"p{n}=1" for n in range(65)))
 
 
 def test_a_parameter_that_comes_twice_is_refused() -> None:

@@ -53,6 +53,14 @@ def serving(forks: Forks, folder: Path, *words: str) -> Iterator[str]:
         child.communicate()
 
 
+def test_a_worker_takes_no_file_that_says_what_is_not_read(portico: Portico, tmp_path: Path) -> None:
+    """As `serve` does not: rules under another name would protect nothing."""
+    (tmp_path / "notes.py").write_text(SERVER.replace('scopes=["notes:read"]', 'task="optional"'))
+    (tmp_path / "access.toml").write_text('[[rules]]\ntool = "notes.*"\ndeny = true\n')
+    done = portico("work", "notes.py", "--config", "access.toml", "--store", tmp_path / "tasks.db", cwd=tmp_path)
+    assert done.returncode == 2 and "rules" in done.stderr
+
+
 def test_a_token_is_made_listed_and_taken_back(forks: Forks, portico: Portico, tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     made = portico("tokens", "add", "ci", "--scope", "notes:read", "--expires", "30", "--file", file)

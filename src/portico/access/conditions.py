@@ -39,13 +39,10 @@ class CelCondition:
             raise UsageError(f"{where} is {text!r}, and that cannot be understood: {said}") from None
 
     def holds(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool | None:
-        """None: it cannot be said, such as where an argument is missing, or stands there twice."""
-        args: Any = {}
-        if not self.early:
-            try:
-                args = _arguments(arguments)
-            except _Doubled:
-                return None
+        """None: it cannot be said, such as where an argument is missing, or the arguments cannot be read."""
+        args = {} if self.early else read_arguments(arguments)
+        if args is None:
+            return None
         given = {
             "principal": principal_values(call.principal),
             "args": args,
@@ -78,24 +75,22 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-class _Doubled(Exception):
-    """A name stands twice in an object: an upstream may read the one, and we the other."""
-
-
-def _arguments(given: bytes | Raw) -> Any:
-    """Raises _Doubled. Some parsers take a name in any case, so `Repo` beside `repo` is the same name twice."""
+def read_arguments(given: bytes | Raw) -> Any:
+    """The arguments of a call. None where an upstream may read something else than we do: a name stands twice in an
+    object (some parsers take it in any case, so `Repo` beside `repo` is the same name twice), or it is no JSON to us,
+    being nested too deeply, say, or with a number too long."""
     if not given:
         return {}
     try:
         json.loads(bytes(given), object_pairs_hook=_members)
         return msgspec.json.decode(given)
     except (ValueError, RecursionError):
-        return {}
+        return None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({fold(name) for name, _ in pairs}) < len(pairs):
-        raise _Doubled
+        raise ValueError
     return dict(pairs)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.access.conditions import read_arguments
 from portico.rpc.call import Call
 from portico.server.guard import Owned
 from portico.wire.errors import UsageError
@@ -24,8 +25,9 @@ class ConsentQuestion(Struct, frozen=True):
     text: str
 
     def filled(self, call: Call, owned: Owned, arguments: bytes | Raw) -> str:
-        """What the person reads. Values come from a model: each is short, on one line, and shows what it holds."""
-        given = _read(arguments)
+        """What the person reads. Values come from a model: each is short, on one line, and shows what it holds; "?" is
+        shown of arguments that cannot be read for certain."""
+        given = read_arguments(arguments)
 
         def value(found: re.Match[str]) -> str:
             word = found[1].strip()
@@ -68,10 +70,3 @@ def _member(given: Any, path: list[str]) -> Any:
             return _MISSING
         given = given[name]
     return given
-
-
-def _read(arguments: bytes | Raw) -> Any:
-    try:
-        return msgspec.json.decode(arguments) if arguments else {}
-    except msgspec.DecodeError:
-        return {}

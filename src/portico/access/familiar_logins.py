@@ -58,7 +58,7 @@ class LoginProvider(FamiliarAuth):
             )
         table = {
             "provider": self.provider,
-            "allow": list(self._allow or ("*",)),
+            "allow": ["*"] if self._allow is None else list(self._allow),
             **{name: value for name, value in self._given.items() if value is not None},
             **({"login_scopes": self._scopes} if self._scopes else {}),
             **self.login(self._more),

@@ -32,8 +32,8 @@ LEASE_SECONDS = 1.0
 _SHARE = 0.25
 # After a failure of the store each process counts for itself for so long.
 ALONE_SECONDS = 5.0
-# Rows that have not been used for so long say nothing.
-KEPT_SECONDS = 86400.0
+# How often rows are removed that say nothing any more: clients may come from any number of addresses.
+FORGET_SECONDS = 600.0
 # How long the slots of a process last that says nothing more.
 SLOT_SECONDS = 10.0
 # A call waits for the store so long; then it is counted without it.
@@ -53,6 +53,7 @@ class QuotaStore:
         self._holder = os.urandom(8).hex()
         self._database: Database | None = None
         self._alone_until = 0.0
+        self._forget_after = 0.0
 
     @property
     def usable(self) -> bool:
@@ -65,6 +66,7 @@ class QuotaStore:
             try:
                 await database.migrate("quota", MIGRATIONS)
                 await database.write(_forget)
+                self._forget_after = time.monotonic() + FORGET_SECONDS
             except BaseException:
                 await database.close()
                 raise
@@ -84,6 +86,9 @@ class QuotaStore:
         if self._database is None:
             return None
         try:
+            if time.monotonic() >= self._forget_after:
+                self._forget_after = time.monotonic() + FORGET_SECONDS
+                await self._database.write(_forget, isolation="read committed")
             return await self._database.write(change, isolation="read committed")
         except Error as failure:
             self._alone_until = time.monotonic() + ALONE_SECONDS
@@ -178,6 +183,7 @@ def _leave(tx: Transaction, holder: str) -> None:
 
 
 def _forget(tx: Transaction) -> None:
+    """A bucket that is full again is as one that was never used."""
     now = tx.now()
-    tx.run("delete from portico_quota where due_at < ?", (now - KEPT_SECONDS,))
+    tx.run("delete from portico_quota where due_at < ?", (now,))
     tx.run("delete from portico_quota_slot where until_at < ?", (now,))

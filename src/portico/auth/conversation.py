@@ -108,7 +108,11 @@ def redirect_parameters(target: str) -> dict[str, str]:
     """
     query = urlsplit(target).query if "?" in target else target
     found: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=64):
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        raise RedirectRejected("The redirect carries more parameters than any answer has. Start again.") from None
+    for name, value in pairs:
         if name in found:
             raise RedirectRejected(f"The redirect carries the parameter {name!r} twice. Start again.")
         found[name] = value

@@ -235,15 +235,15 @@ class MultiAuth(FamiliarAuth):
         self._home, self.required_scopes = base_url, list(required_scopes or ())
 
     def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        others = [_Requiring(verifier_of(one), _required_by(one)) for one in self._verifiers]
+        others: list[Any] = [_Requiring(verifier_of(one), _required_by(one)) for one in self._verifiers]
         made: ResourceServer
         if self._login is None:
             made = ResourceServer(others, required=self.required_scopes, public_url=_origin(self._home))
-            made.verifier = _InTurn(others)
-            return made
-        made = self._login.resource_for(server, verifier)
-        made.required |= frozenset(self.required_scopes)
-        made.verifier = _InTurn([made.verifier, *others])
+        else:
+            made = self._login.resource_for(server, verifier)
+            made.required |= frozenset(self.required_scopes)
+            others = [*made.verifiers, *others]
+        made.use(others, _InTurn)
         return made
 
 

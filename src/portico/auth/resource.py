@@ -127,7 +127,7 @@ class ResourceServer:
         verifiers = _verifiers(issuers, of_issuer)
         if tokens is not None:
             verifiers.insert(0, TokenFileVerifier(tokens, clock))
-        self._use(verifiers)
+        self.use(verifiers)
         self.public_url = None if public_url is None else _checked_url(public_url)
         named = [str(issuer) for one in verifiers if (issuer := getattr(one, "issuer", None))]
         self.authorization_servers = list(named if authorization_servers is None else authorization_servers)
@@ -147,14 +147,16 @@ class ResourceServer:
         # Told which principals are none any more: what they listen to ends.
         self.on_revoked: list[Callable[[Callable[[Any], bool]], None]] = []
 
-    def _use(self, verifiers: list[Verifier]) -> None:
+    def use(self, verifiers: list[Verifier], join: Callable[[list[Verifier]], Verifier] = Verifiers) -> None:
+        """Take the tokens that these know. `join` makes one of several."""
         if not verifiers:
             raise UsageError("there is no issuer, no verifier and no file of tokens: every request would be refused")
         self._revoking = [one for one in verifiers if hasattr(one, "is_revoked")]
         self._files = [one for one in verifiers if isinstance(one, TokenFileVerifier)]
         for file in self._files:
             file.on_removed = self._removed
-        self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else Verifiers(verifiers)
+        self.verifiers = verifiers
+        self.verifier: Verifier = verifiers[0] if len(verifiers) == 1 else join(verifiers)
         # The issuers of principals: one for each verifier that is of another issuer.
         self.sources = frozenset(str(getattr(one, "issuer", None) or id(one)) for one in verifiers)
         self.headers: tuple[str, ...] = tuple(getattr(self.verifier, "headers", ()))

@@ -95,7 +95,8 @@ def _announce_gateway(token: str, data: str | None, url: str) -> None:
 
 
 def _serving(arguments: argparse.Namespace) -> Any:
-    """What a file says about serving a server of the user's own."""
+    """What a file says about serving a server of the user's own. Raises UsageError for what is nothing that it may
+    say."""
     if arguments.config is None:
         return None
     return load_module("portico.services.assembly").read_settings(None, arguments.config).serve
@@ -207,6 +208,7 @@ def run_work(words: list[str]) -> None:
     server.data = arguments.data
     if arguments.config is not None:
         # What was allowed may not be any more when its turn comes, and what is done is recorded.
+        _serving(arguments)
         settings = load_module("portico.access.settings")
         settings.apply(server, settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)

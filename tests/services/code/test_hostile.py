@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 
-from portico import Client
+from portico import Client, Server
 from portico.extend import MODERN, Call, ClientCapabilities, Decision, Principal, Sight, respond
-from portico.services.code import CodeFace
+from portico.services.code import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -149,7 +149,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an integer that has no end": ("str(10 ** 100000)", "limit (70000 digits)"),
     "arguments without a bottom": (
         "x = []\nfor _ in range(20_000):\n    x = [x]\nawait price(x)",
-        "not JSON",
+        "nested more than 500 deep",
+    ),
+    "arguments that are a little too deep": (
+        "x = []\nfor _ in range(499):\n    x = [x]\nawait price(x)",
+        "nested more than 500 deep",
     ),
     "builtins that are gone": ("import builtins\ndel builtins.isinstance, builtins.len", "ended itself"),
     "a line that leads elsewhere": ("os.dup2(1, 3)\nawait price('a')", ""),
@@ -343,8 +347,10 @@ async def test_a_journal_is_for_its_principal_and_its_script_alone(shop: Shop) -
 
 
 RESULTS = {
-    "deep": b"[" * 20_000 + b"]" * 20_000,
-    "nearly_too_deep": b"[" * 940 + b"]" * 940,
+    "bottomless": b"[" * 20_000 + b"]" * 20_000,
+    "too_deep": b"[" * 501 + b"]" * 501,
+    "deep": b"[" * 500 + b"]" * 500,
+    "wide": b'{"[": ["\\"[", ' + b"{}, " * 600 + b"[]]}",
     "long": b"9" * 100_000,
     "no_text": b'"\\ud800"',
     "endless": b"1e999",
@@ -382,7 +388,7 @@ async def test_what_hostile_servers_answer_and_call_their_tools_reaches_the_scri
 import tools
 from tools import print as say, asyncio as other, await_, None_, ToolError_, path, 日本語, ﬁle
 found = {}
-for name in ("deep", "nearly_too_deep", "long", "no_text", "endless", "forged"):
+for name in ("bottomless", "too_deep", "deep", "wide", "long", "no_text", "endless", "forged"):
     try:
         found[name] = type(await getattr(tools, name)()).__name__
     except ToolError as failure:
@@ -397,8 +403,10 @@ return [found, named, isinstance(ToolError, type), (await tools.data())[1]]
     assert not said.is_error, said.content
     found, named, is_class, arguments = json.loads(bytes(said.structured_content))["value"]
     assert found == {
-        "deep": "InvalidResult",
-        "nearly_too_deep": "list",
+        "bottomless": "InvalidResult",
+        "too_deep": "InvalidResult",
+        "deep": "list",
+        "wide": "dict",
         "long": "TooLarge",
         "no_text": "InvalidResult",
         "endless": "float",
@@ -406,6 +414,28 @@ return [found, named, isinstance(ToolError, type), (await tools.data())[1]]
     }
     assert named == ["print", "asyncio", "await", "None", "ToolError", "__path__", "日本語", "ﬁle"]
     assert is_class and arguments == {}
+
+
+@pytest.mark.parametrize("levels, is_taken", [(500, True), (501, False)])
+async def test_data_and_arguments_are_as_deep_as_every_python_reads(levels: int, is_taken: bool) -> None:
+    server = Server("deep")
+
+    @server.tool(annotations=READS)
+    async def levels_of(value: Any) -> int:
+        found = 0
+        while isinstance(value, list):
+            found, value = found + 1, value[0] if value else None
+        return found
+
+    server.add(Code())
+    code = "from tools import levels_of\nreturn await levels_of(data[0])"
+    data = "[" * levels + "]" * levels
+    params = Raw(f'{{"name":"run","arguments":{{"code":{json.dumps(code)},"data":{data}}}}}'.encode())
+    async with server.lifespan():
+        answer = await respond(Call(method="tools/call", id=1, params=params, revision=MODERN), server)
+    said = json.loads(answer)["result"]
+    assert said["isError"] is not is_taken
+    assert said["content"][0]["text"] == (str(levels - 1) if is_taken else "The data is nested more than 500 deep.")
 
 
 async def test_a_tool_that_became_another_while_a_person_was_asked_is_asked_about_again(shop: Shop) -> None:

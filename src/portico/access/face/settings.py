@@ -191,6 +191,8 @@ def _client(said: Any) -> KnownClient:
     except GrantRefused as unfit:
         raise UsageError(f"auth.proxy.client {said['id']!r}: {unfit}") from None
     secret = said.get("secret")
+    if secret == "":
+        raise UsageError(f"auth.proxy.client {said['id']!r}: the secret is empty; leave it out for a program without")
     return KnownClient(
         id=said["id"],
         redirect_uris=uris,

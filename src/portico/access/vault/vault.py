@@ -47,6 +47,8 @@ class Vault:
         self._ring = ring
         self._database: Database | None = None
         self._known: dict[CredentialSlot, tuple[VaultRow, Token]] = {}
+        # How often something has changed.
+        self._turn = 0
         self._locks: dict[CredentialSlot, asyncio.Lock] = {}
         self._changes: dict[str, set[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +100,7 @@ class Vault:
         return await self._renewed(account, slot, refused)
 
     async def _find(self, slot: CredentialSlot) -> tuple[VaultRow, Token] | None:
-        known = self._known.get(slot)
+        known, turn = self._known.get(slot), self._turn
         if known is None:
             row = await self.database.read(partial(rows.find, slot=slot))
             if row is None:
@@ -108,17 +110,27 @@ class Vault:
             except (Unsealable, msgspec.DecodeError) as failure:
                 log.warning("a credential for %s cannot be opened: %s", slot.upstream, failure)
                 return None
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            known = self._known[slot] = row, token
+            known = row, token
+            if turn == self._turn:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[slot] = known
         return known
+
+    def _drop(self, slot: CredentialSlot | None = None) -> None:
+        """What is remembered of this one, or of all, is true no more; nor is what is being read."""
+        self._turn += 1
+        if slot is None:
+            self._known.clear()
+        else:
+            self._known.pop(slot, None)
 
     async def forget(self, slot: CredentialSlot, token: Token) -> None:
         """A token is of no use any more."""
         found = await self._find(slot)
         if found is not None and found[1].access_token == token.access_token:
             await self.database.write(partial(rows.replace, row=found[0], body=None, now=time.time()))
-            self._known.pop(slot, None)
+            self._drop(slot)
 
     async def connected(self, principal: str) -> list[str]:
         """The upstreams where there is something of this principal's."""
@@ -128,7 +140,7 @@ class Vault:
     async def disconnect(self, slot: CredentialSlot) -> bool:
         """Forget what there is for this principal and upstream. Whether there was something."""
         gone = await self.database.write(partial(rows.remove, slot=slot))
-        self._known.pop(slot, None)
+        self._drop(slot)
         return gone
 
     # Renewing
@@ -145,7 +157,7 @@ class Vault:
             until = time.monotonic() + RENEWAL_SECONDS
             while time.monotonic() < until:
                 with self._watching(slot) as changed:
-                    self._known.pop(slot, None)
+                    self._drop(slot)
                     found = await self._find(slot)
                     if found is None:
                         return None
@@ -173,7 +185,7 @@ class Vault:
             if denial.error in ("invalid_grant", "unauthorized_client", "invalid_client"):
                 log.info("a credential for %s was refused, and is forgotten: %s", slot.upstream, denial)
                 await self.database.write(partial(rows.replace, row=row, body=None, now=time.time()))
-                self._known.pop(slot, None)
+                self._drop(slot)
                 return None
             await self.database.write(partial(rows.end_renewal, row=row))
             raise
@@ -182,7 +194,7 @@ class Vault:
             raise
         body = self._ring.seal(msgspec.json.encode(token), row.place)
         await self.database.write(partial(rows.replace, row=row, body=body, now=time.time()))
-        self._known.pop(slot, None)
+        self._drop(slot)
         return token
 
     # Connecting
@@ -204,7 +216,7 @@ class Vault:
         row = VaultRow(slot.principal, slot.upstream, token.issuer, "", time.time())
         row = msgspec.structs.replace(row, body=self._ring.seal(msgspec.json.encode(token), row.place))
         await self.database.write(partial(rows.keep, row=row))
-        self._known.pop(slot, None)
+        self._drop(slot)
 
     async def wait(self, slot: CredentialSlot, seconds: float) -> bool:
         """Wait until there is something for this principal and upstream, but not for longer. Returns whether."""
@@ -236,10 +248,7 @@ class Vault:
 
     async def _listen(self, events: Subscription) -> None:
         async for event in events:
-            if event.payload:
-                self._known.pop(CredentialSlot(*msgspec.json.decode(event.payload)), None)
-            else:
-                self._known.clear()
+            self._drop(CredentialSlot(*msgspec.json.decode(event.payload)) if event.payload else None)
             # An empty payload may mean any of them.
             topics = [event.payload] if event.payload else list(self._changes)
             for one in [one for topic in topics for one in self._changes.get(topic, ())]:

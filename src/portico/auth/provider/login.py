@@ -110,15 +110,21 @@ def identify(login: LoginSettings, claims: dict[str, Any]) -> Identity:
     # A flag that is missing means that the provider has not looked: Entra never says, and lets people choose theirs.
     email = claims.get("email") if claims.get("email_verified") in (True, "true") else None
     groups = _inward(claims, login.groups)
-    username = _inward(claims, login.username)
     return Identity(
         str(subject),
         shown(_text(claims.get("name"))),
-        shown(_text(username)) if login.username != "email" else shown(_text(email)),
-        shown(_text(email)),
-        tuple(str(one)[:255] for one in groups[:1000]) if isinstance(groups, list) else (),
+        _exact(email if login.username == "email" else _inward(claims, login.username)),
+        _exact(email),
+        tuple(str(one) for one in groups[:1000] if len(str(one)) <= 255) if isinstance(groups, list) else (),
         claims,
     )
+
+
+def _exact(said: Any) -> str:
+    """What a person is admitted by, or nothing where it would be shown as another text: who calls themselves `anna`
+    with an invisible character is not anna, nor is one whose address is cut in a good place."""
+    text = _text(said)
+    return text if shown(text) == text else ""
 
 
 def admits(login: LoginSettings, identity: Identity) -> bool:
@@ -141,7 +147,7 @@ def _fits(entry: str, login: LoginSettings, who: Identity) -> bool:
     if kind == "claim":
         name, _, expected = value.partition("=")
         found = _inward(who.claims, name)
-        return expected in map(str, found) if isinstance(found, list) else str(found) == expected
+        return expected in map(str, found) if isinstance(found, list) else found is not None and str(found) == expected
     if kind == "group":
         return value in who.groups
     return value == (who.subject if kind == "sub" else who.username)

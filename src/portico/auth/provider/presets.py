@@ -134,6 +134,8 @@ def login_settings(said: Mapping[str, Any]) -> LoginSettings:
             f"auth.proxy: the whole world can have an account at {provider}; say who may come in: "
             'allow = ["user:octocat", "*@example.com"], or allow = ["*"] for everybody'
         )
+    if "allow" in said and not found.allow:
+        raise UsageError("auth.proxy: allow is empty, so that no one may come in; leave it out for all who can log in")
     _check(found)
     return found
 
@@ -148,7 +150,8 @@ def _check(found: LoginSettings) -> None:
     for entry in found.allow:
         kind, colon, value = entry.partition(":")
         plain = entry == "*" or ("@" in entry and not colon)
-        if not plain and not (kind in ("group", "sub", "user", "claim") and value):
+        claimed = kind == "claim" and all(value.partition("=")[::2])
+        if not plain and not claimed and not (kind in ("group", "sub", "user") and value):
             raise UsageError(
                 f"auth.proxy: allow has {entry!r}, and must have '*', 'name@host', '*@host', 'group:NAME', "
                 "'user:NAME', 'sub:ID' or 'claim:NAME=VALUE'"

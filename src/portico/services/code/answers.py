@@ -23,6 +23,7 @@ from portico.extend import (
     to_json,
 )
 from portico.services.code.table import ScriptTool
+from portico.services.live.protocol import DEEPEST_JSON, is_too_deep
 
 log = logging.getLogger("portico")
 
@@ -51,13 +52,15 @@ def outcome_of(tool: ScriptTool, result: Any) -> str:
     if isinstance(result, CallToolResult) and type(result.structured_content) is Raw and result.is_error is False:
         # What stands beside it says the same.
         structured = bytes(result.structured_content)
-        if len(structured) <= LONGEST_VALUE:
+        if len(structured) <= LONGEST_VALUE and not is_too_deep(structured):
             return f'{{"value":{_structured(tool, structured)}}}'
     encoded = to_json(result)
     if len(encoded) > LONGEST_VALUE:
         return error(f"The result of {tool.name} has {len(encoded):,} bytes: more than a script can take.", "TooLarge")
     if len(encoded) > LONGEST_NUMBER and _LONG_NUMBER.search(encoded) is not None:
         return error(f"The result of {tool.name} has a number of more than {LONGEST_NUMBER:,} digits.", "TooLarge")
+    if is_too_deep(encoded, around=1):
+        return error(f"The result of {tool.name} is nested more than {DEEPEST_JSON} deep.", "InvalidResult")
     try:
         said = _said.decode(encoded)
         return _refused(said) if said.isError else f'{{"value":{_value(tool, said)}}}'
@@ -133,7 +136,10 @@ def outcome_of_failure(tool: ScriptTool, failure: Exception) -> str:
 def error(text: str, kind: str, details: Any = None, *, retryable: bool = False) -> str:
     said: dict[str, Any] = {"text": text[:LONGEST_WORDS], "kind": kind, "retryable": retryable}
     try:
-        return f'{{"error":{_json(said if details is None else {**said, "details": details})}}}'
+        encoded = to_json(said if details is None else {**said, "details": details})
+        if is_too_deep(encoded, around=1):
+            raise ValueError("nested too deeply")
+        return f'{{"error":{encoded.decode()}}}'
     except (Error, TypeError, ValueError, RecursionError):
         # A body can say what JSON cannot. The script waits for an answer all the same.
         plain = {name: one.encode(errors="replace").decode() for name, one in said.items() if isinstance(one, str)}

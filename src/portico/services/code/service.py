@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource
-from portico.extend import Call, Handler, ResourceNotFound, TextContent, explained, identity_of
+from portico.extend import Call, Handler, ResourceNotFound, TextContent, explained, identity_of, to_json
 from portico.schema import did_you_mean, schema
 from portico.services.code import outputs, stubs
 from portico.services.code.consent import Consent, Writes
@@ -26,6 +26,7 @@ from portico.services.code.table import ToolTable
 from portico.services.code.tables import CallerTables, RunTools
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB
+from portico.services.live.protocol import DEEPEST_JSON, is_too_deep
 
 LONGEST_CODE = 256 * 1024
 MOST_DESCRIBED = 50
@@ -217,6 +218,7 @@ class Code(Service):
         return journal
 
     async def _run(self, ctx: Context, tools: RunTools, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
+        _check_depth(data)
         # What was begun through a part of the server goes on there alone.
         facet = ctx.on_behalf["facet"]
         part = [] if facet is None else [getattr(facet, "name", "")]
@@ -274,6 +276,11 @@ class Code(Service):
         if found is None:
             raise ResourceNotFound(f"run://output/{id}")
         return found[1]
+
+
+def _check_depth(data: Any) -> None:
+    if isinstance(data, list | dict) and is_too_deep(to_json(data)):
+        raise ToolError(f"The data is nested more than {DEEPEST_JSON} deep.", kind="ValidationError")
 
 
 STRANGERS = "(not logged in)"

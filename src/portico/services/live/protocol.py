@@ -13,8 +13,11 @@ asked for, and no more than it has said it would.
 from __future__ import annotations
 
 import os
+import re
 import struct
+from array import array
 from collections.abc import Iterator
+from itertools import accumulate
 from json import dumps
 
 _LENGTH = struct.Struct(">I")
@@ -22,6 +25,11 @@ _LENGTH = struct.Struct(">I")
 READY = 0
 # What a worker needs that runs scripts: it is loaded by those who ask for it.
 SCRIPT = "portico.services.live.script"
+# How deep the JSON may be that a script is given or gives. Each Python has a bound of its own, and all read this.
+DEEPEST_JSON = 500
+# All that is no bracket, and the steps that the brackets are: down, and up again.
+_BETWEEN = re.compile(rb'[^][{}"]+|"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 # The exit status of a worker whose interpreter is beyond repair.
 BROKEN = 70
 
@@ -29,6 +37,15 @@ BROKEN = 70
 def encode(message: object) -> bytes:
     """A message as JSON. Half a surrogate pair, which UTF-8 does not have, becomes a question mark."""
     return dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def is_too_deep(encoded: bytes, around: int = 0) -> bool:
+    """Whether a value is nested more than DEEPEST_JSON deep. `around`: in how many levels of this JSON it stands."""
+    deepest = DEEPEST_JSON + around
+    if encoded.count(b"[") + encoded.count(b"{") <= deepest:
+        return False
+    steps = array("b", _BETWEEN.sub(b"", encoded).translate(_STEPS))
+    return max(accumulate(steps), default=0) > deepest
 
 
 class TooLong(ValueError):

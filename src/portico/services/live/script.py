@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from portico.services.live.definitions import failed_at
 from portico.services.live.display import clean, json_of, text_of, told
 from portico.services.live.limits import MIB, Limits
+from portico.services.live.protocol import DEEPEST_JSON, is_too_deep
 from portico.services.live.script_loop import ScriptLoop, ToolChannel, ToolRefusal, encoded
 from portico.services.live.seeded import ScriptClock, install_chance
 
@@ -183,8 +184,12 @@ class ToolFunction:
     def _encoded(self, arguments: dict[str, Any]) -> bytes:
         try:
             text = encoded(arguments)
-        except (TypeError, ValueError, RecursionError) as failure:
+        except (TypeError, ValueError) as failure:
             raise TypeError(f"the arguments of {self.__name__} are not JSON: {failure}") from None
+        except RecursionError:
+            text = None
+        if text is None or is_too_deep(text):
+            raise ValueError(f"the arguments of {self.__name__} are nested more than {DEEPEST_JSON} deep")
         if len(text) > LONGEST_ARGUMENTS:
             raise ValueError(f"the arguments of {self.__name__} take {len(text):,} bytes, and a call has 1 MiB")
         return text

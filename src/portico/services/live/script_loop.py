@@ -24,8 +24,8 @@ LONGEST_FRAME = 4 * MIB
 LONGEST_ANSWERS = 2**32 - 1
 CHUNK = 32 * 1024
 MOST_TIMERS = 5_000
-# How much deeper than Python's usual limit an answer may be.
-DEEPEST_ANSWER = 2_000
+# How much deeper than Python's usual limit an answer may be: its value, and what that stands in.
+DEEPEST_ANSWER = protocol.DEEPEST_JSON + 100
 
 
 class ToolChannel:
