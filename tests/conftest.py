@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
-# Else the garbage collector looks at eighteen thousand tests again and again, which is a third of what some of them take.
+# Else the garbage collector looks at all these tests again and again, which is a third of what some of them take.
 gc.disable()
 
 
