@@ -17,8 +17,10 @@ PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 TRIED   = $(1) --numprocesses=$(PROCESSES) $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }
 
 # pip would say that no version of anything fits.
-RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
-	echo "Portico needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): make ... PYTHON=python3.13" >&2; exit 1; fi
+RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'import sys; sys.exit(3 * (sys.version_info < (3, 11)))'; \
+	case $$? in 0) ;; \
+	3) echo "Portico needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): make ... PYTHON=python3.13" >&2; exit 1;; \
+	*) echo "$$(command -v $(PYTHON)) does not run, see above: choose another with make ... PYTHON=" >&2; exit 1;; esac; fi
 
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE

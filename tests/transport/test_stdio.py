@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from portico.transport.stdio import LONGEST_MESSAGE, Lines
+from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 
 SERVER = """
 import asyncio, ctypes, os, sys, time
@@ -215,23 +216,31 @@ def test_a_signal_ends_the_process_with_status_zero(start: Start, flags: tuple[s
     assert child.wait(timeout=10) == 0
 
 
-def test_a_second_signal_does_not_wait_for_the_calls_in_flight(start: Start) -> None:
-    child = start()
-    send(child, call(1, "slow", seconds=60), PING)
-    assert receive(child)["id"] == 99
+def start_one_that_is_asked_to_end_while_it_is_busy(start: Start, tool: str) -> subprocess.Popen[bytes]:
+    """It has seen the signal: its stream has ended. Two that come before it looks are one."""
+    child = start(hello=False)
+    meta = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+    listen = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+    busy = {"name": tool, "arguments": {"seconds": 60}, "_meta": meta}
+    send(
+        child,
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": busy},
+        {"jsonrpc": "2.0", "id": 2, "method": "subscriptions/listen", "params": listen},
+    )
+    assert receive(child)["method"] == "notifications/subscriptions/acknowledged"
     child.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 4
-    while child.poll() is None and time.monotonic() < deadline:
-        child.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
-    assert child.returncode == 0
+    assert receive(child)["id"] == 2
+    return child
+
+
+def test_a_second_signal_does_not_wait_for_the_calls_in_flight(start: Start) -> None:
+    child = start_one_that_is_asked_to_end_while_it_is_busy(start, "slow")
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=4) == 0
 
 
 def test_a_body_that_blocks_a_thread_does_not_hold_the_process(start: Start) -> None:
-    child = start()
-    send(child, call(1, "blocked", seconds=60), PING)
-    assert receive(child)["id"] == 99
-    child.send_signal(signal.SIGTERM)
+    child = start_one_that_is_asked_to_end_while_it_is_busy(start, "blocked")
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=15) == 0
 

@@ -242,7 +242,7 @@ def test_what_was_written_for_one_version_works_with_later_ones_of_the_same_majo
 # For all schemas
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(changes(), st.data())
 def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema], data: st.DataObject) -> None:
     old, new = pair

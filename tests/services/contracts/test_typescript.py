@@ -197,7 +197,10 @@ def test_whatever_is_promised_type_checks(compiled: Compile) -> None:
     listed: list[dict[str, Any]] = []
 
     @settings(
-        max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=60,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(ARGUMENTS, st.none() | SCHEMAS, st.text(max_size=10))
     def gather(arguments: Any, output: Any, words: str) -> None:

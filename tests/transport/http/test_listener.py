@@ -865,7 +865,9 @@ _piece = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(pieces=st.lists(_piece, min_size=1, max_size=12), together=st.booleans())
 async def test_no_bytes_make_it_hang_or_fail(
     serve: Serve, server: Server, caplog: pytest.LogCaptureFixture, pieces: list[bytes], together: bool

@@ -224,6 +224,7 @@ async def test_a_head_without_end_is_refused(listen: Listen, pool: Pool, beginni
         while True:
             peer.send(endless * 10)
             await peer.drained()
+            await asyncio.sleep(0)  # or it would be megabytes before the other side reads
 
     site = await listen(script)
     with pytest.raises(ProtocolError, match=f"head of the answer is longer than {LONGEST_HEAD} bytes"):
