@@ -132,26 +132,25 @@ class Matches:
         leading = self.settle(max(BEST, most))
         get, thread_best = self.by_seat.get, self.thread_best
         head_shift, bits, heads = self.head_shift, self.bits, SumsOfBits(self._heads())
+        in_threads = [seat for _, seat in leading if seat & _PLACE != positions.ALONE]
+        best = [seat for _, seat in leading[: most // 2] if seat & _PLACE != positions.ALONE]
+        beside = {seat + step for seat in best for step in (1, 2, -1) if seat & _PLACE or step > 0}
         # The bits below the scores are added as well; that is far below the precision that matters.
-        hopeful, alone = [], []
-        beside: dict[int, None] = {}
-        for number, (own, seat) in enumerate(leading):
-            hope = own + heads[own >> head_shift & bits]
-            if seat & _PLACE == positions.ALONE:
-                alone.append((hope + _THREAD * own, seat))
-                continue
-            near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-            hopeful.append((hope + _NEAR * near + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
-            if number < most // 2:
-                beside[seat + 1] = beside[seat + 2] = None
-                if seat & _PLACE:
-                    beside[seat - 1] = None
-        known = {seat for _, seat in leading}
-        for seat in beside:
-            if seat not in known:
-                own, near = get(seat, 0), get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-                hope = own + heads[own >> head_shift & bits] + _NEAR * near
-                hopeful.append((hope + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
+        hopeful = [
+            (
+                (own := get(seat, 0))
+                + heads[own >> head_shift & bits]
+                + _NEAR * (get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0))
+                + _THREAD * thread_best[seat >> positions.PLACE_BITS],
+                seat,
+            )
+            for seat in beside.union(in_threads)
+        ]
+        alone = [
+            (own + heads[own >> head_shift & bits] + _THREAD * own, seat)
+            for own, seat in leading
+            if seat & _PLACE == positions.ALONE
+        ]
         alone.sort(reverse=True)
         hopeful += alone[: math.ceil(_ALONE * most)]
         hopeful.sort(reverse=True)
