@@ -353,15 +353,15 @@ async def test_what_a_caller_is_given_is_not_merged_with_all_others_again(
     alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many callers there are: when all of their lists have changed, each is looked at once."""
-    callers, tools, version = 40, 20, 1
-    looked_at = 0
+    callers, tools, looked_at = 40, 20, 0
+    news = {"title": ""}
 
     async def handler(call: Call) -> Any:
         if call.method != "tools/list":
             raise MethodNotFound(call.method)
         who = call.principal.id if call.principal is not None else "nobody"
         names = [f"{'' if alike else who}{number}" for number in range(tools)]
-        found = [Tool(name=name, title=str(version), input_schema={"type": "object"}) for name in (*names, who)]
+        found = [Tool(name=name, **news, input_schema={"type": "object"}) for name in (*names, who)]
         return ListToolsResult(tools=found, ttl_ms=0, cache_scope="private")
 
     digest = lists.ListedEntry.digest
@@ -375,7 +375,7 @@ async def test_what_a_caller_is_given_is_not_merged_with_all_others_again(
     gateway = Gateway({"up": handler})
     async with gateway.lifespan():
         known = gateway._routes.upstreams["up"].lists
-        for version in (1, 2):
+        for news["title"] in ("1", "2"):
             known.changed()
             looked_at = 0
             for number in range(callers):

@@ -1,4 +1,4 @@
-"""What is in any of several lists. Each costs what is in it to put in and to take out, however many others there are."""
+"""What is in any of several lists. Each costs what is in it to add and to remove, however many others there are."""
 
 from __future__ import annotations
 
