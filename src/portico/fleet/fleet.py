@@ -16,7 +16,7 @@ from portico.fleet import overview, sums
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
-from portico.fleet.lease import Lease
+from portico.fleet.lease import WorkerLease
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import FleetRows, opened
 from portico.fleet.searching import LEAVING_SECONDS, Again, SessionSearch
@@ -97,7 +97,7 @@ class Fleet:
         self._loop = asyncio.get_running_loop()
         self._folder.open()
         self._rows = rows = await when_ready(partial(opened, self._place.store, self.id, self._place.server))
-        self._lease = Lease(partial(self._renew, rows), self._lease_began, self._lease_ended, alone=rows.is_local)
+        self._lease = WorkerLease(partial(self._renew, rows), self._lease_began, self._lease_ended, alone=rows.is_local)
         self._sessions = OwnSessions(rows, self._exchange, self._errands, self._lease)
         await self._lease.renew()
         self._use_keys(self._keys.keys)

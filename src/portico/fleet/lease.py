@@ -20,7 +20,7 @@ AGAIN_SECONDS = 1.0
 MARGIN_SECONDS = 1.0
 
 
-class Lease:
+class WorkerLease:
     """Renews it again and again, and knows by the clock of this process when it is over.
 
     `renew` asks the store, and is told whether the lease was over before: then others may have taken sessions over.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from portico.fleet.errands import Errands
-from portico.fleet.lease import Lease
+from portico.fleet.lease import WorkerLease
 from portico.fleet.rows import MOST_AT_ONCE, FleetRows
 from portico.fleet.session_rows import SessionRow
 from portico.store.errors import StoreError
@@ -40,7 +40,7 @@ class NoRoom(Exception):
 class OwnSessions:
     """Those that are here."""
 
-    def __init__(self, rows: FleetRows, exchange: Exchange, errands: Errands, lease: Lease) -> None:
+    def __init__(self, rows: FleetRows, exchange: Exchange, errands: Errands, lease: WorkerLease) -> None:
         self._rows = rows
         self._lease = lease
         self._exchange = exchange

@@ -17,7 +17,7 @@ from msgspec import Struct
 from portico.fleet import sending
 from portico.fleet.delivery import Delivery, MaybeDone
 from portico.fleet.errands import Errands
-from portico.fleet.lease import Lease
+from portico.fleet.lease import WorkerLease
 from portico.fleet.own_sessions import NoRoom, OwnSessions, UnreadableSession
 from portico.fleet.rows import FleetRows
 from portico.fleet.signing import SessionIds
@@ -48,7 +48,7 @@ class SessionSearch:
         sessions: OwnSessions,
         delivery: Delivery,
         errands: Errands,
-        lease: Lease,
+        lease: WorkerLease,
     ) -> None:
         self._worker = worker
         self._ids = ids

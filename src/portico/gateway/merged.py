@@ -13,7 +13,7 @@ Digests = Mapping[str, Sequence[bytes]]
 """Of the entries of each list, in their order."""
 
 
-class _Counted(Struct):
+class _CountedEntry(Struct):
     """An entry, and in how many lists it is."""
 
     entry: ListedEntry
@@ -25,7 +25,7 @@ class MergedLists:
 
     def __init__(self) -> None:
         # By method, by name, by digest.
-        self._found: dict[str, dict[str, dict[bytes, _Counted]]] = {method: {} for method in LISTS}
+        self._found: dict[str, dict[str, dict[bytes, _CountedEntry]]] = {method: {} for method in LISTS}
         # Whether `entries` are others than those that were last looked at.
         self.has_changed = False
 
@@ -35,7 +35,7 @@ class MergedLists:
             for entry, digest in zip(entries, digests[method], strict=True):
                 same = names.setdefault(entry.key, {})
                 self.has_changed |= not same
-                same.setdefault(digest, _Counted(entry)).count += 1
+                same.setdefault(digest, _CountedEntry(entry)).count += 1
 
     def remove(self, lists: Lists, digests: Digests) -> None:
         for method, entries in lists.items():
