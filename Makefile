@@ -11,9 +11,9 @@ AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
-# One more than there are cores: tests often wait for other processes.
+# Two more than there are cores: a process that runs tests waits for others half of its time.
 CORES     := $(shell getconf _NPROCESSORS_ONLN)
-PROCESSES := $(shell expr $(CORES) + 1)
+PROCESSES := $(shell expr $(CORES) + 2)
 # Those of the peers run beside the others, and wait even more: so few that the others take longer.
 PEER_PROCESSES := $(shell expr $(CORES) / 2 \| 1)
 PEER_LOG       := $(VENV)/peers.log
