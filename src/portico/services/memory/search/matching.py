@@ -164,10 +164,18 @@ class Matches:
     def leading(self, most: int) -> list[tuple[int, int]]:
         """Those with the highest scores, of equal ones the latest; and what each has."""
         by_seat = self.by_seat
+        seats = self._high(most) if len(by_seat) > 8 * most else list(by_seat)
         # Postings come in order, and two sorts of numbers are quicker than one of pairs.
-        seats = sorted(by_seat, reverse=True)
+        seats.sort(reverse=True)
         seats.sort(key=by_seat.__getitem__, reverse=True)
         return [(by_seat[seat], seat) for seat in seats[:most]]
+
+    def _high(self, most: int) -> list[int]:
+        """At least so many of those with the highest scores: in a sample of an eighth, twice as many are as high."""
+        sample = sorted(list(self.by_seat.values())[::8], reverse=True)
+        least = sample[most // 4]
+        high = [seat for seat, value in self.by_seat.items() if value >= least]
+        return high if len(high) >= most else list(self.by_seat)
 
     def is_near(self, seat: int) -> bool:
         """Whether it has a word of the question, or another one for it, or sits next to one that has."""
@@ -227,14 +235,14 @@ def match_among(
 ) -> Matches:
     """What the words match in these memories, and around the best of them."""
     found = Matches(terms, memories)
-    frequencies = [(frequency, term) for term in terms if (frequency := _frequency(tx, term, scopes))]
+    frequencies = _frequencies(tx, terms, scopes)
     own = _at(tx, [term for _, term in frequencies], seats)
     first = Matches(terms, memories)
     for frequency, term in frequencies:
         first.add(term, own[term], frequency)
     near = _beside(seat for _, seat in first.leading(BEST)) - set(seats)
     around = _at(tx, [term for _, term in frequencies], sorted(near))
-    for frequency, term in sorted(frequencies):
+    for frequency, term in frequencies:
         one, other = own[term], around[term]
         found.add(term, Postings(one.seats + other.seats, one.weights + other.weights), frequency)
     found.settle(BEST)
@@ -264,10 +272,10 @@ def _match_rare(
     """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
     left = MOST_POSTINGS
     frequent: list[tuple[int, str]] = []
-    for frequency, term in sorted((_frequency(tx, term, scopes), term) for term in terms):
+    for frequency, term in _frequencies(tx, terms, scopes):
         if frequency > left and left < MOST_POSTINGS:
             frequent.append((frequency, term))
-        elif frequency:
+        else:
             found.add(term, _postings_of(tx, term, scopes, left), frequency)
             left -= frequency
     return frequent
@@ -286,11 +294,23 @@ def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str
     return {term: found.get(term) or Postings() for term in terms}
 
 
-def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
-    """In how many memories it is; of a frequent one, that it is in too many to be read."""
+def _frequencies(tx: Transaction, terms: Iterable[str], scopes: Sequence[int] | None) -> list[tuple[int, str]]:
+    """Those of these terms that some memory has, and how many have each, the rarest first; of a frequent one, that it
+    is in too many to be read."""
+    terms = list(terms)
+    if not terms:
+        return []
     source, values = within(scopes)
-    sql = f"select count(*) from (select 1 from {source} p.term = :term limit :most) as counted"
-    return tx.one(int, sql, {"term": term, "most": MOST_POSTINGS + 1, **values})
+    # To skip the postings of a frequent one is quicker than to count them.
+    one = (
+        "select {0} as number, coalesce((select {1} from {2} p.term = :term_{0} limit 1 offset {3}), "
+        "(select count(*) from {2} p.term = :term_{0})) as frequency"
+    )
+    sql = " union all ".join(
+        one.format(number, MOST_POSTINGS + 1, source, MOST_POSTINGS) for number in range(len(terms))
+    )
+    values |= {f"term_{number}": term for number, term in enumerate(terms)}
+    return sorted((frequency, terms[number]) for number, frequency in tx.all(tuple, sql, values) if frequency)
 
 
 def _read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> dict[str, Postings]:
