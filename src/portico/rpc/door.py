@@ -109,7 +109,6 @@ class Door:
         frame: Frame,
         reply: Reply,
         sender: Sender = UNKNOWN_SENDER,
-        *,
         modern: bool = False,
         gate: Gate | None = None,
     ) -> bytes | None:

@@ -149,7 +149,7 @@ class Tool:
         """FastMCP's word for `Tool(fn, …)`."""
         return cls(fn, **options)
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, allowed: bool = False) -> Any:
         """The result of running the body with these arguments, or a coroutine that comes to it.
 
         `allowed`: the author's own function has been asked already.
@@ -183,7 +183,7 @@ class Tool:
         return self._result(call, value)
 
     def _result(self, call: Call, value: Any) -> Any:
-        result = to_result(value, uri=self._uri, verify=self._verify)
+        result = to_result(value, self._uri, self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result

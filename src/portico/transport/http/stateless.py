@@ -49,7 +49,7 @@ class StatelessRequests:
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
 
-    def post(self, frame: Frame, request: Request, writer: ResponseWriter, *, sought: bool = False) -> None:
+    def post(self, frame: Frame, request: Request, writer: ResponseWriter, sought: bool = False) -> None:
         if (
             self.elsewhere is not None
             and not sought
@@ -65,7 +65,7 @@ class StatelessRequests:
             return
         reply = HttpReply(self, writer, request, frame.id)  # type: ignore[arg-type]
         sender = Sender(request.principal, request.headers, request.peer)
-        message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
+        message = self.door.enter(frame, reply, sender, True, self._gate)
         if message is not None:
             reply.send(message)
 
