@@ -239,7 +239,15 @@ MORE = (
     *(b"Origin: http://localhost", b"Origin: http://evil.example", b"Connection: keep-alive", b"Connection: x, close"),
     *(b"X-Forwarded-For: 192.0.2.7", b"X-Forwarded-For: 192.0.2.8", b"Forwarded: for=192.0.2.9", b"Accept: */*"),
     *(b"Accept: text/html", b"MCP-Protocol-Version: 2025-06-18", b"TRANSFER-encoding: Chunked", b"Portico-Sent-On: x"),
-    *(b"X-Request-Id: 1", b"x-request-id: 2", b"X-Tenant: a", b"X-Tenant: b", b"X-REQUEST-ID:3", b"X-Request-Id:  4", b"x-request-id: a b"),
+    *(
+        b"X-Request-Id: 1",
+        b"x-request-id: 2",
+        b"X-Tenant: a",
+        b"X-Tenant: b",
+        b"X-REQUEST-ID:3",
+        b"X-Request-Id:  4",
+        b"x-request-id: a b",
+    ),
     *(b"traceparent: 00-1-2-01", b"Traceparent: 00-1-3-01", b"tracestate: a=1,b=2", b"x-correlation-id: 7"),
     *STRANGE,
 )

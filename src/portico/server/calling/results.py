@@ -246,7 +246,7 @@ def _structured(value: Any, verify: Verify | None) -> CallToolResult:
     if verify is not None:
         verify(value, raw)
     text = value if type(value) is str else raw.decode()
-    structured = Raw(raw) if verify is not None or raw[:1] == b"{" else UNSET
+    structured = Raw(raw) if verify is not None or raw.startswith(b"{") else UNSET
     return CallToolResult(content=[TextContent(text=text)], structured_content=structured, is_error=False)
 
 

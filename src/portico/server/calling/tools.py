@@ -149,7 +149,7 @@ class Tool:
         """FastMCP's word for `Tool(fn, …)`."""
         return cls(fn, **options)
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime, allowed: bool = False) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
         """The result of running the body with these arguments, or a coroutine that comes to it.
 
         `allowed`: the author's own function has been asked already.

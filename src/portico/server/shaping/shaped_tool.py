@@ -96,7 +96,7 @@ class TransformedTool(Tool):
             **({"$defs": defined} if defined else {}),
         }
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime, allowed: bool = False) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
         if self._around is None:
             return self.parent.start(call, self._inward(params), runtime, allowed=allowed)
         said = _read(params.arguments)

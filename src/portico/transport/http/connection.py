@@ -114,11 +114,9 @@ class Turn(Struct, eq=False):
         if connection is None:
             return
         listener = connection.listener
-        head = listener.heads.get((answer.status, answer.headers, self.keep))
-        if head is None:
-            head = listener.head(answer.status, answer.headers, self.keep)
-        body = answer.body
-        if answer.status in _BODILESS:
+        status, headers, body = answer.status, answer.headers, answer.body
+        head = listener.heads.get((status, headers, self.keep)) or listener.head(status, headers, self.keep)
+        if status in _BODILESS:
             # RFC 9110, 8.6: a 204 has no content-length.
             connection.send(head + b"\r\n")
         else:
@@ -331,13 +329,13 @@ class Connection(asyncio.Protocol):
     def _serve_whole(self, data: bytes) -> bool:
         """Whether the data was a whole request, and has been seen to."""
         known, listener, exchange = self._known, self.listener, self.exchange
-        if known is None or data[: len(known.head)] != known.head:
+        if known is None or not data.startswith(known.head):
             plain = self._read_plain(data)
-            if type(plain) is Answer:
-                self._enqueue(Turn(self, plain, keep=plain.status not in _FINAL))
-                return True
             if plain is None:
                 return False
+            if isinstance(plain, Answer):
+                self._enqueue(Turn(self, plain, keep=plain.status not in _FINAL))
+                return True
             known = plain
         body, size = data[len(known.head) :], known.size
         if len(body) != size or listener.held + size > exchange.settings.most_body_bytes:
@@ -368,7 +366,8 @@ class Connection(asyncio.Protocol):
         key = (path, *map(headers.get, self.exchange.judged))
         found = self.listener.known.get(key)
         if found is not None:
-            request.cors, headers.agreed, headers.admitted = found.cors, found.headers.agreed, found.headers.admitted
+            before = found.headers
+            request.cors, headers.agreed, headers.admitted = found.cors, before.agreed, before.admitted
         else:
             refused = self._judge_plain(key, request)
             if refused is not None:

@@ -225,8 +225,8 @@ class Exchange:
         return answer
 
     def may_be_known(self, request: Request) -> bool:
-        """Whether of one that is the same where it is `judged`, only `refuse_now` is asked. Pages judge by more than what a head says, and
-        what other processes send on was not judged here at all."""
+        """Whether of one that says the same in the headers that are `judged` only `refuse_now` is asked. Pages judge by
+        more than what a head says, and what other processes send on was not judged here at all."""
         return (request.method, request.path) in self._routes and SENT_ON not in request.headers
 
     def _judge(self, request: Request) -> Answer | None:

@@ -27,13 +27,13 @@ class PlainHeads:
 
     def read(self, head: bytes, length: int) -> tuple[str, Headers] | None:
         """The path and the headers of a head with a body of this length behind it; None for what is not plain."""
-        first, *lines = head.split(b"\r\n")
+        parts = head.split(b"\r\n")
         # Behind the last line there are two ends of one.
-        del lines[-2:]
+        lines = parts[1:-2]
         if len(lines) > MOST_LINES:
             return None
         try:
-            path = self._paths[first]
+            path = self._paths[parts[0]]
             headers = Headers(map(self._lines.__getitem__, lines))
         except _NotPlain:
             return None

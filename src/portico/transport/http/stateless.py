@@ -132,11 +132,12 @@ class HttpReply(Reply):
         """From now on it counts, and the client's going away ends it."""
         # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
         self.task = task
-        self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
         requests = self._requests
         requests.replies.add(self)
-        if self.counts:
+        if call.method in LASTING:
+            self.counts = False
+        else:
             peer, by_client = self._request.peer, requests.by_client
             by_client[peer] = by_client.get(peer, 0) + 1
 
