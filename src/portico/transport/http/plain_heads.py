@@ -23,7 +23,7 @@ class PlainHeads:
 
     def __init__(self) -> None:
         self._paths = _Paths()
-        self._lines = _Lines()
+        self._lines = _Pairs()
 
     def read(self, head: bytes, length: int) -> tuple[str, Headers] | None:
         """The path and the headers of a head with a body of this length behind it; None for what is not plain."""
@@ -60,7 +60,7 @@ class _Paths(dict[bytes, str]):
         return path
 
 
-class _Lines(dict[bytes, tuple[bytes, bytes]]):
+class _Pairs(dict[bytes, tuple[bytes, bytes]]):
     """The same for names and values of the other lines."""
 
     def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
