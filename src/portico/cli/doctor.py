@@ -50,6 +50,7 @@ EXTRAS = {
     "cel": "cel_expr_python",
     "postgres": "psycopg",
     "memory-vectors": "numpy",
+    "memory-vectors-fast": "ctranslate2",
     "live": "eryx",
     "system": "psutil",
 }
