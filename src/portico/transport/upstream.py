@@ -27,8 +27,9 @@ from portico.transport.envelope import RequestEnvelope, without_envelope
 from portico.transport.greeting import ClientIdentity, Greeting, discover, means_handshake_server
 from portico.transport.http_client.limits import suspendable
 from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.side import RequestSender
 from portico.transport.http_client.sse import HttpSse
-from portico.transport.http_client.streamable import BegunCall, RequestSender, StreamableHttp
+from portico.transport.http_client.streamable import BegunCall, StreamableHttp
 from portico.transport.introduction import Introduction, remember
 from portico.transport.link import Link, MemoryLink, Trace
 from portico.transport.loops import HeldLifespan
