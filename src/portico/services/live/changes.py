@@ -86,7 +86,7 @@ def define(names: Names, class_name: str, source: str, file: str) -> MethodChang
     selector = _selector(cls, function.name)
     members = of_class(cls, "__dict__")
     if isinstance(members.get(selector), _SLOTS):
-        raise InspectionError(f"{class_name}.{function.name} is where its objects keep a value, and cannot be a method.")
+        raise InspectionError(f"{class_name}.{function.name} is where its objects keep a value, and no method.")
     before = _before(names, class_name, cls, selector)
     known = selector in members
     member = _compiled(cls, function, file, _globals(names, cls))[selector]
@@ -137,7 +137,8 @@ def _globals(names: Names, cls: type) -> dict[str, Any]:
 
 
 def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """The members of the class with the function in it. In a class statement of the same name, so that `super()` and private names are those of the class."""
+    """The members of the class with the function in it. It is compiled in a class statement of the same name, so that
+    `super()` and private names are those of the class."""
     name = of_class(cls, "__name__")
     keeper = ast.keyword("metaclass", ast.Name(_KEEPER, ast.Load()))
     more: dict[str, Any] = {"type_params": []} if sys.version_info >= (3, 12) else {}
