@@ -249,7 +249,8 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     people serve a server of their own."""
     assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
-    names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
+    said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
+    names = None if said is None else [name for name in said if name]
     data = made_directory(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
