@@ -44,6 +44,9 @@ def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) ->
     terms: dict[str, int] = Counter(said)
     terms.pop("", None)
     substance = len(terms)
+    if substance > MOST_TERMS:
+        # Before the labels, which come in no order: a text has the same terms each time it is read.
+        terms = dict(list(terms.items())[:MOST_TERMS])
     heads = set(said[: min(HEAD, len(spoken))])
     for term in label_terms(labels):
         heads.add(term)
@@ -52,8 +55,6 @@ def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) ->
         term = stem(word)
         heads.add(term)
         terms.setdefault(term, 1)
-    if len(terms) > MOST_TERMS:
-        terms = dict(list(terms.items())[:MOST_TERMS])
     return TextTerms(terms, heads, len(spoken) + len(rest), substance, text_flags(plain, lower, spoken))
 
 
