@@ -11,10 +11,15 @@ AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
-# One more than there are cores: tests often wait for other processes.
-PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-# A busy machine can upset a test that waits for something: what failed has to pass when it is run by itself.
-TRIED   = $(1) --numprocesses=$(PROCESSES) $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }
+# Two more than there are cores: a process that runs tests waits for others half of its time.
+CORES     := $(shell getconf _NPROCESSORS_ONLN)
+PROCESSES := $(shell expr $(CORES) + 2)
+# Those of the peers run beside the others, and wait even more: so few that the others take longer.
+PEER_PROCESSES := $(shell expr $(CORES) / 2 \| 1)
+PEER_LOG       := $(VENV)/peers.log
+# Command 1 in so many processes. A busy machine can upset a test that waits for something: what failed has to pass when
+# it is run by itself.
+TRIED   = { $(1) --numprocesses=$(2) $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }; }
 
 # pip would say that no version of anything fits.
 RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'import sys; sys.exit(3 * (sys.version_info < (3, 11)))'; \
@@ -79,9 +84,14 @@ $(SITE): pyproject.toml constraints.txt
 serve: $(READY)
 	@$(BIN)/portico serve --transport http
 
+# What the peers' tests print comes after the rest. Each of the two remembers for itself what has failed.
 test: $(READY) $(PEERS) $(AGENTS)
-	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers)
-	$(call TRIED,$(VENV)/peers/bin/python -m pytest tests/peers)
+	@$(call TRIED,$(VENV)/peers/bin/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
+		>$(PEER_LOG) 2>&1 & peers=$$!; \
+	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
+	wait $$peers; theirs=$$?; \
+	echo "The peers:"; cat $(PEER_LOG); \
+	test $$ours -eq 0 && test $$theirs -eq 0
 
 check: $(READY)
 	$(BIN)/ruff format --check .

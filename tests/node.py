@@ -11,6 +11,7 @@ To change a pin: `npm install --save-exact` in its folder.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -64,20 +65,18 @@ def environment() -> dict[str, str]:
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name in the cache. It is made aside, so it is whole if it is there at all."""
+    """The folder of that name in the cache. It is made aside, so it is whole if it is there at all, and by one process
+    while the others wait."""
     home = CACHE / name
-    if home.exists():
-        return home
-    aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=CACHE))
-    try:
-        make(aside)
-        try:
-            aside.rename(home)
-        except OSError:
-            if not home.exists():  # else another run was quicker
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with (CACHE / f"{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=CACHE))
+            try:
+                make(aside)
+                aside.rename(home)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
     return home
 
 

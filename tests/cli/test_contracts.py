@@ -113,6 +113,17 @@ def test_a_server_is_linted_by_what_would_be_rendered(contracts: Portico, server
     assert contracts("lint", path, "--strict").returncode == 1
 
 
+def test_what_is_hidden_outside_the_tools_is_seen(contracts: Portico, server: Write) -> None:
+    path = server(
+        '@server.prompt\ndef ask(name: str) -> str:\n    """As\\u200bk."""\n    return name\n'
+        '@server.resource("odd://{x}")\ndef look(x: str) -> str:\n    """Lo\\u202eok."""\n    return x\n'
+    )
+    done = contracts("lint", path, "--strict")
+    assert done.returncode == 1
+    assert "in the prompt ask are invisible characters" in done.stdout
+    assert "in the template odd://{x} are invisible characters" in done.stdout
+
+
 def test_notes_of_an_author_that_cannot_be_read_are_an_error(contracts: Portico, server: Write) -> None:
     path = server(
         '@server.tool(meta={"portico/spec": {"note": 3}})\ndef look() -> str:\n    """Look."""\n    return ""\n'

@@ -32,7 +32,7 @@ from portico.services.contracts.diff import (
     diff,
     migration,
 )
-from portico.services.contracts.lint import LintFinding, lint, lint_tools
+from portico.services.contracts.lint import LintFinding, lint, lint_offers, lint_tools
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.offers import Offer, OfferKind, offers_of
 from portico.services.contracts.outcomes import data_schema
@@ -43,7 +43,7 @@ WRITERS = {"python": python, "typescript": typescript}
 LONGEST_FILE = 32 * 1024 * 1024
 LONGEST_QUOTE = 300
 # These look at prompts, resources and templates, too.
-_WHOLE = ("lock", "check", "diff")
+_WHOLE = ("lint", "lock", "check", "diff")
 # The workflow commands that show the levels of a change. Errors and warnings are called the same.
 _WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice"}
 
@@ -162,7 +162,8 @@ class ContractsCommand:
             yield from ((target, finding) for finding in lint(read_text(target, LONGEST_FILE)))
             return
         contract = self.contract(target)
-        yield from ((specification.FILE, finding) for finding in lint_tools(contract, contract.tools))
+        findings = [*lint_offers(contract), *lint_tools(contract, contract.tools)]
+        yield from ((specification.FILE, finding) for finding in findings)
 
     def _print_finding(self, file: str, finding: LintFinding) -> None:
         message = f"{finding.tool}: {finding.message}" if finding.tool else finding.message

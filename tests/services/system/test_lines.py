@@ -224,6 +224,29 @@ LINES: list[tuple[str, tuple[Any, ...]]] = [
         "node-7 unix.hw 1700000000 RAS KERNEL FATAL x",
         ("2023-11-14T22:13:20Z", None, CRITICAL, False, "", "", WHOLE),
     ),
+    # A mark before the time is a mark, whatever letter it ends with.
+    (
+        "APPREAD 1700000000 R23-M1 2023-11-14-22.13.20.398284 R23-M1 RAS APP FATAL x",
+        ("2023-11-14T22:13:20Z", None, CRITICAL, False, "", "", WHOLE),
+    ),
+    # The words of a table's row are no sentence.
+    (
+        "460903 node-70 action error 1700000000 1 boot (command 3399)",
+        ("2023-11-14T22:13:20Z", None, ERROR, True, "", "", WHOLE),
+    ),
+    ("17 errors since 2026-02-01 10:00:00", (None, "time", ERROR, True, "", "", WHOLE)),
+    (
+        "20260131-9:5:3:7|Steps|300|x",
+        ("2026-01-31T09:05:03.007000Z", "zone", INFORMATION, True, "", "", "|Steps|300|x"),
+    ),
+    (
+        "2026-02-01 10:00:00.5 u0_a12  1702  2395 F libc    : x",
+        ("2026-02-01T10:00:00.500000Z", "zone", CRITICAL, False, "libc", "", "x"),
+    ),
+    (
+        "*Feb  1 10:00:00.123: %LINK-3-UPDOWN: down",
+        ("2026-02-01T10:00:00.123000Z", "year", ERROR, False, "LINK", "", "%LINK-3-UPDOWN: down"),
+    ),
     # key=value
     (
         'time="2026-02-01T10:00:00Z" level=warning msg="he said \\"no\\"" app=shop',

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from workbench import check, make
 
 from portico import ToolError
-from portico.services.tasks import results
+from portico.services.tasks import cycles, results
 from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask
 from portico.services.tasks.items import WorkItems
@@ -52,6 +53,27 @@ async def test_a_plan_may_go_on_from_what_is_there(items: WorkItems) -> None:
     )
     assert (first.description, second.parent_id) == ("second", there)
     assert sorted((await items.background(first.id)).blocked_by) == sorted([second.id, there])
+    await check(items)
+
+
+async def test_a_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> None:
+    client = await serving()
+    plan = [{"ref": f"r{at}", "description": f"Task {at}"} for at in range(999)]
+    with pytest.raises(ToolError, match="There is no task 'r999'"):
+        await client.call_tool("create_tasks", {"tasks": [*plan, {"description": "Last", "blocked_by": ["r999"]}]})
+    assert (await client.call_tool("list_tasks", {}, returns=dict)).data["count"] == 0
+    done = await client.call_tool("create_tasks", {"tasks": [*plan, {"description": "Last"}]}, returns=dict)
+    assert done.data["count"] == 1000
+
+
+async def test_circles_are_looked_for_once_a_task_however_much_it_waits_for(
+    items: WorkItems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Mock(wraps=cycles.path)
+    monkeypatch.setattr(cycles, "path", path)
+    first = [draft(f"Task {at}", ref=f"r{at}") for at in range(50)]
+    await items.create_all([*first, draft("Last", blocked_by=[f"r{at}" for at in range(50)])])
+    path.assert_called_once()
     await check(items)
 
 

@@ -99,6 +99,16 @@ def lint_tools(contract: Contract, tools: Sequence[Definition]) -> list[LintFind
     return sorted(found, key=lambda finding: finding.line)[:MOST_FINDINGS]
 
 
+def lint_offers(contract: Contract) -> Iterator[LintFinding]:
+    """What is hidden in the instructions of a server, and in what it offers besides tools: models read that, too."""
+    if hides(contract.instructions or ""):
+        yield LintFinding(1, "warning", "hidden", f"in the instructions {_UNSEEN}", "")
+    for offer in contract.offers or ():
+        if any(map(hides, _texts(offer.definition))):
+            said = f"in the {offer.kind} {visible(offer.key)} {_UNSEEN}"
+            yield LintFinding(1, "warning", "hidden", said, "")
+
+
 def _texts(value: Any) -> Iterator[str]:
     """Every text of a definition, names included. Its schemas are no deeper than they may be."""
     if isinstance(value, str):

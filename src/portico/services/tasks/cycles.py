@@ -38,11 +38,9 @@ _BACK = {"done": ((_BLOCKED, "begun"), (_PARENTS, "done")), "begun": ((_CHILDREN
 _SAME_AHEAD, _SAME_BACK = ("done", "begun"), ("begun", "done")
 
 
-def refuse_blocker(tx: Transaction, item: str, blocker: str) -> None:
-    """The task waits for the blocker already. Does the blocker wait for the task?"""
-    if item == blocker:
-        raise Circle([item, item])
-    found = path(tx, ("done", blocker), ("begun", item))
+def refuse_blockers(tx: Transaction, item: str, blockers: Iterable[str]) -> None:
+    """The task waits for the blockers already. Does one of them wait for the task?"""
+    found = path(tx, [("done", one) for one in blockers], ("begun", item))
     if found is not None:
         raise Circle([item, *found])
 
@@ -52,16 +50,16 @@ def refuse_parent(tx: Transaction, item: str, parent: str) -> None:
     if item == parent:
         raise Circle([item, item])
     for source, target in ((("done", item), ("done", parent)), (("begun", parent), ("begun", item))):
-        found = path(tx, source, target)
+        found = path(tx, [source], target)
         if found is not None:
             raise Circle([*found, found[0]])
 
 
-def path(tx: Transaction, source: Moment, target: Moment) -> list[str] | None:
-    """The tasks on a way from one moment to another that it has to wait for; None if it has not."""
-    ahead: Steps = {source: None}
+def path(tx: Transaction, sources: list[Moment], target: Moment) -> list[str] | None:
+    """The tasks on a way from one of several moments to one that it has to wait for; None if none has."""
+    ahead: Steps = dict.fromkeys(sources)
     back: Steps = {target: None}
-    front, rear = [source], [target]
+    front, rear = sources, [target]
     while front and rear:
         if len(ahead) + len(back) > MOST_LOOKED_AT:
             raise InvalidTask(

@@ -209,24 +209,22 @@ def waited_for(tx: Transaction, ids: Sequence[str]) -> list[str]:
 # Changing
 
 
-def block(tx: Transaction, item: Item, blocker: Item) -> bool:
-    """Have a task wait for another; whether it did not before. The caller looks for circles."""
+def block(tx: Transaction, item: Item, blockers: Sequence[Item]) -> bool:
+    """Have a task wait for others; whether it did not for all of them before. The caller looks for circles."""
     if not item.is_open:
         raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
     known = blockers_of(tx, [item.id])[item.id]
-    if blocker.id in known:
+    new = [one for one in blockers if one.id not in known]
+    if not new:
         return False
-    if len(known) >= MOST_BLOCKERS:
+    if len(known) + len(new) > MOST_BLOCKERS:
         raise InvalidTask(
             f"The task {item.id} has {len(known)} blockers, and a task has at most {MOST_BLOCKERS}. Make one task that "
             "waits for several of them, and let it wait for that one."
         )
-    tx.run(
-        "insert into work_item_blocker (item, blocker) values (:item, :blocker)",
-        {"item": item.id, "blocker": blocker.id},
-    )
-    if blocker.status != "completed":
-        count_blockers(tx, [item.id], 1)
+    tx.many("insert into work_item_blocker (item, blocker) values (?, ?)", [(item.id, one.id) for one in new])
+    if waiting := sum(one.status != "completed" for one in new):
+        count_blockers(tx, [item.id], waiting)
     return True
 
 

@@ -13,7 +13,15 @@ from msgspec.structs import asdict, replace
 
 from portico.extend import Transaction
 from portico.services.tasks import cycles, dependencies, inputs, records
-from portico.services.tasks.errors import ClaimedByOther, HasChildren, InvalidTask, NotNow, TaskChanged, TaskClosed
+from portico.services.tasks.errors import (
+    Circle,
+    ClaimedByOther,
+    HasChildren,
+    InvalidTask,
+    NotNow,
+    TaskChanged,
+    TaskClosed,
+)
 from portico.services.tasks.records import NEVER, Item
 from portico.services.tasks.states import STATUSES, transition
 
@@ -114,17 +122,20 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
     if item.parent_id is not None:
         dependencies.adopt(tx, item)
         dependencies.lend(tx, [item.id])
-    _wait_for(tx, item, blocked_by)
+    waits_for = _wait_for(tx, item, blocked_by)
+    dependencies.lend(tx, waits_for)
     return records.get(tx, item.id)
 
 
-def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> None:
-    for blocker in dict.fromkeys(map(inputs.id_in, blocked_by)):
-        if blocker == item.id:
-            cycles.refuse_blocker(tx, item.id, blocker)
-        dependencies.block(tx, item, records.get(tx, blocker, lock=True))
-        cycles.refuse_blocker(tx, item.id, blocker)
-    dependencies.lend(tx, map(inputs.id_in, blocked_by))
+def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> list[str]:
+    """The blockers, to which the caller lends its urgency."""
+    blockers = list(dict.fromkeys(map(inputs.id_in, blocked_by)))
+    if item.id in blockers:
+        raise Circle([item.id, item.id])
+    if blockers:
+        dependencies.block(tx, item, records.locked(tx, blockers))
+        cycles.refuse_blockers(tx, item.id, blockers)
+    return blockers
 
 
 def resolved(drafts: Sequence[tuple[TaskDraft, str]]) -> list[tuple[TaskDraft, str]]:
@@ -160,8 +171,10 @@ def create_all(tx: Transaction, made: Sequence[tuple[Item, Sequence[str]]]) -> l
     """First all of them, then what they wait for: that may be one that stands further down."""
     for item, _ in made:
         create(tx, item, ())
+    lent: dict[str, None] = {}
     for item, blocked_by in made:
-        _wait_for(tx, records.get(tx, item.id), blocked_by)
+        lent |= dict.fromkeys(_wait_for(tx, item, blocked_by))
+    dependencies.lend(tx, lent)
     return list(records.fetch(tx, [item.id for item, _ in made]).values())
 
 
@@ -298,10 +311,10 @@ def add_note(tx: Transaction, id: str, text: str, edit: Edit) -> Item:
 def block(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, bool]:
     item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
     if item.id == other.id:
-        cycles.refuse_blocker(tx, id, blocker)
-    if not dependencies.block(tx, item, other):
+        raise Circle([id, id])
+    if not dependencies.block(tx, item, [other]):
         return item, False
-    cycles.refuse_blocker(tx, id, blocker)
+    cycles.refuse_blockers(tx, id, [blocker])
     dependencies.lend(tx, [blocker])
     records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, edit.now, who=edit.who)
     return records.get(tx, id), True

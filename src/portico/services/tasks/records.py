@@ -230,6 +230,15 @@ def get(tx: Transaction, id: str, *, lock: bool = False) -> Item:
     return found
 
 
+def locked(tx: Transaction, ids: Sequence[str]) -> list[Item]:
+    """Those of these ids, in this order. No other transaction changes them before this one ends."""
+    found = {one.id: one for one in tx.all(Item, f"{_SELECT} where id in :ids for update", {"ids": list(ids)})}
+    for id in ids:
+        if id not in found:
+            raise NoSuchTask(id)
+    return [found[id] for id in ids]
+
+
 def named(tx: Transaction, text: str) -> str:
     """The id that is meant by an id, its beginning or its end, as people type them. Only one may be like that."""
     text = inputs.id_in(text)

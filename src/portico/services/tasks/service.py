@@ -52,7 +52,7 @@ from portico.services.tasks.upkeep import Upkeep
 
 LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 LONGEST_WAIT_SECONDS = 600.0
-MOST_AT_ONCE = 200
+MOST_AT_ONCE = 1000
 MOST_NOTES_SHOWN = 200
 
 READ = {"readOnlyHint": True, "openWorldHint": False}

@@ -30,7 +30,7 @@ _REPEATED = re.compile(r"(?:last )?message repeated \d|-- ?MARK ?--")
 _GLOG = re.compile(r"([IWEFD])(\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?) +(\d+) (\S+?)\] ?(.*)", re.DOTALL)
 _REDIS = re.compile(r"\d+:[MSCX] ?\Z")
 _OF_REDIS = {".": DEBUG, "-": DEBUG, "*": INFORMATION, "#": WARNING}
-_LETTER = re.compile(r"\[?([DIWEFCVT]),? ?\[?\Z")
+_LETTER = re.compile(r"(?<![\w-])([DIWEFCVT]),? ?\[?\Z")
 _ACCESS = re.compile(r'\] "(?:[A-Z]{1,16} [^"]*|[^"]{0,64})" ([1-5]\d\d)(?: |$)')
 _CONTAINER = re.compile(r" (?:stdout|stderr) [FP] (.*)", re.DOTALL)
 # What may stand between a time and its level without being part of what is said: numbers, and what runs it.
@@ -195,7 +195,7 @@ def _general(text: str, moment: Moment, before: str, rest: str) -> LogLine:
         line.grammar, line.level_guessed = "access", True
         line.message = text
         return line
-    heads = before.strip(" [(<|")
+    heads = before.strip(" [(<|*")
     if heads and (found_before := _before(before, rest)) is not None:
         line.level = found_before
         return _named(line, _AFTER.sub("", rest[2:] if _REDIS.match(before) else rest, count=1))

@@ -11,7 +11,7 @@ import re
 
 from msgspec import Struct
 
-from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, WARNING
+from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, OF_SEVERITY, WARNING
 
 # Names that state a level even in the midst of a head, and those that need a bracket or a colon to be believed.
 _PLAIN = {
@@ -58,10 +58,13 @@ _WORD = re.compile(r"([A-Za-z]\w*)(?=[\s:,|/\]\-;)>]|$)")
 _WORDS = re.compile(r"[^\s|]+")
 # Monolog: `production.INFO: …`
 _CHANNEL = re.compile(rf"[\w-]{{1,64}}\.({_ALL.upper()}):")
+# Routers and switches: `%LINK-3-UPDOWN: …`, with the severity of syslog
+_FACILITY = re.compile(r"%([A-Z]\w*)(?:-[A-Z]\w*)?-([0-7])-[A-Z]\w*:")
 _LEADING = re.compile(r"[\s\-:,;|\])>]*")
-# Android: `1702  2395 D Tag: …`; `D/Tag( 1702): …`; and `I (123) tag: …` of small devices.
+# Android: `1702  2395 D Tag: …`, perhaps behind a user; `D/Tag( 1702): …`; and `I (123) tag: …` of small devices.
 _ANDROID = re.compile(
-    r"\s*(?:\d{1,7}|[\w.-]+)\s+\d{1,7}\s+([VDIWEFA]) ?(?=\S)|\s*([VDIWEFA])[/ ](?=[\w.:$ -]{1,100}\(|\(\d)"
+    r"\s*(?:(?:[\w.-]+\s+)?\d{1,7}|[\w.-]+)\s+\d{1,7}\s+([VDIWEFA]) ?(?=\S)"
+    r"|\s*([VDIWEFA])[/ ](?=[\w.:$ -]{1,100}\(|\(\d)"
 )
 _PROSE = re.compile(r"[A-Za-z]?[a-z]{2,}[.,;]?\Z")
 
@@ -92,6 +95,8 @@ def stated(text: str, begin: int, most: int = _MOST_WORDS) -> Stated | None:
         if channel := _CHANNEL.match(word[0]):
             source = word[0][: channel.start(1) - 1]
             return Stated(_level(channel[1]), begin + place, begin + place + channel.end(1), source)
+        if facility := _FACILITY.match(word[0]):
+            return Stated(OF_SEVERITY[int(facility[2])], begin + place, begin + place, facility[1])
         prose += _PROSE.match(word[0]) is not None
         if number + 1 == most or prose > _MOST_PROSE:
             break

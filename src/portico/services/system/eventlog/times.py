@@ -30,6 +30,7 @@ _ZONES = {
 }  # fmt: skip
 
 _FRACTION = r"(?:[.,](?P<f>\d{1,9})|:(?P<f2>\d{3,9}))?"
+_UNPADDED = r"(?P<H>\d{1,2}):(?P<M>\d{1,2}):(?P<S>\d{1,2})(?::(?P<f2>\d{1,3}))?(?![\d:])"
 _CLOCK = rf"(?P<H>\d{{1,2}}):(?P<M>\d\d):(?P<S>\d\d){_FRACTION}(?: ?(?P<half>[AaPp])\.?[Mm]\b\.?)?(?!\d|:\d)"
 _ZONE = rf"(?: ?(?P<z>Z\b|UTC\b|GMT\b|[+-]\d\d(?::?\d\d)?(?!\d|:|[-/.]\d))| (?P<abbr>{'|'.join(_ZONES)})\b)?"
 _DAY_NAME = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? +)?"
@@ -40,8 +41,10 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "digits": (
         rf"(?P<y>\d{{4}})(?P<sep>[-/.])(?P<m>\d{{1,2}})(?P=sep)(?P<d>\d{{1,2}})(?:[Tt_:-]|,? +){_CLOCK}{_ZONE}",
         rf"(?P<y>\d{{4}})-(?P<m>\d\d)-(?P<d>\d\d)-(?P<H>\d\d)\.(?P<M>\d\d)\.(?P<S>\d\d)(?:\.(?P<f>\d{{1,9}}))?{_ZONE}",
-        # 20260131T120000Z   20260131-12:00:00:123   and of two digits for the year: 081109 203615   081109 20:36:15
+        # 20260131T120000Z   20260131-12:00:00:123, where 20260131-9:5:3:7 is 09:05:03.007
+        # and of two digits for the year: 081109 203615   081109 20:36:15
         rf"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)[Tt _-]{_CLOCK}{_ZONE}",
+        rf"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)-{_UNPADDED}",
         r"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)[Tt _-](?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)"
         rf"(?:[.,](?P<f>\d{{1,9}}))?(?!\d){_ZONE}",
         rf"(?P<y2>\d\d)(?P<m>\d\d)(?P<d>\d\d) +{_CLOCK}{_ZONE}",
@@ -79,6 +82,8 @@ _REQUEST = re.compile(r"(?:\S+ ){0,2}\S+ \S+ \S+ \[(?=\d{1,2}/[A-Z])")
 _BREAK = re.compile(r"[\s\[(<|=\"',]+")
 # A word of a sentence; what stands before a time is otherwise: a number, an address, a name with a dot in it.
 _PROSE = re.compile(r"[A-Za-z]?[a-z]{2,}[,:;]?\Z")
+# A row of a table has a number first, then a name with a sign in it: `460903 node-70 action error 1145553123 …`
+_ROW = re.compile(r"\d{2,19} +(?=[a-z]+[\w.-]*[\d.-])\S+ ", re.IGNORECASE)
 
 
 class Moment(Struct):
@@ -95,14 +100,16 @@ def find(text: str, newest: int) -> Moment | None:
 
     `newest` is a time that it is not newer than.
     """
-    if (found := at(text, len(text) - len(text.lstrip("[( ")), newest)) is not None:
+    if (found := at(text, len(text) - len(text.lstrip("[( *")), newest)) is not None:
         return found
     if request := _REQUEST.match(text):
         return at(text, request.end(), newest)
+    is_row = _ROW.match(text) is not None
     for number, (begin, word) in enumerate(_words(text)):
         if begin and (found := at(text, begin, newest, clocks=False)) is not None:
             return found
-        if number == MOST_WORDS or (_PROSE.match(word) and word.rstrip(",:;").lower() not in NAMES):
+        is_prose = not is_row and _PROSE.match(word) and word.rstrip(",:;").lower() not in NAMES
+        if number == MOST_WORDS or is_prose:
             return None
     return None
 
@@ -190,7 +197,7 @@ def _calendar(said: dict[str, str], newest: int) -> tuple[int, Guess | None]:
     zone = said.get("z") or said.get("z2")
     abbreviation = said.get("abbr") or said.get("abbr2")
     offset = zone or (None if abbreviation is None else f"{_ZONES[abbreviation]:+03}00")
-    rest = second * 1_000_000 + _micro(said.get("f") or said.get("f2"))
+    rest = second * 1_000_000 + _micro(said.get("f") or said.get("f2", "").rjust(3, "0"))
     guess: Guess | None = None if zone else "zone"
     if "c" in said:
         time, is_sure = _in_some_order(said, hour, minute, offset, newest)
@@ -251,6 +258,7 @@ def _last_clock(hour: int, minute: int, rest: int, newest: int) -> int:
 
 
 def _micro(fraction: str | None) -> int:
+    """Digits behind a point."""
     return int(fraction[:6].ljust(6, "0")) if fraction else 0
 
 
