@@ -144,7 +144,7 @@ def _no_signs() -> tuple[Any, Any]:
 
 
 def prepare(tx: Transaction) -> None:
-    """Make what `_waiting` looks into. Without a model it would have a row of every memory, for nobody."""
+    """Make what `_waiting` looks into. Without a model it would have every memory, and be of no use."""
     tx.run(f"create index if not exists memory_seat_model on memory_seat (model, seat) where kind <> {ABSENT}")
 
 
