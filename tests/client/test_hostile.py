@@ -23,6 +23,7 @@ from portico.client import lists, requests
 from portico.rpc.call import Call
 from portico.schema.check import with_formats
 from portico.transport import process
+from portico.transport.http_client import streamable
 from portico.wire import jsonrpc
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
@@ -338,6 +339,47 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
         for _ in range(20):
             await client.list_tools()
         assert len(there.asked("GET")) < 10
+
+
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("bound", ["events", "bytes"])
+async def test_what_comes_before_an_answer_has_an_end(
+    serve: Serve, modern: bool, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a call that may take as long as it likes."""
+    there = await serve(Endpoint(modern=modern))
+    monkeypatch.setattr(streamable, "MOST_EVENTS", 100 if bound == "events" else 10_000_000)
+    said = {"level": "info", "data": "x" * (1 if bound == "events" else 10_000)}
+
+    async def rule(peer: Peer, request: Request) -> None:
+        peer.stream()
+        while peer.is_there:
+            peer.event({"jsonrpc": "2.0", "method": "notifications/message", "params": said})
+            await peer.drained()
+            await asyncio.sleep(0)
+
+    there.rules["tools/call"] = rule
+    async with asyncio.timeout(PATIENCE), Client(there.url, timeout=None) as client:
+        client._upstream.link._longest = 100_000  # type: ignore[attr-defined]
+        with pytest.raises(ProtocolError, match=r"tools/call: no answer within \d+ events and \d+ bytes"):
+            await client.call_tool("t")
+        assert await client.list_tools() == []
+
+
+async def test_a_server_that_breaks_off_its_answer_again_and_again_is_not_hammered(serve: Serve) -> None:
+    there = await serve(Endpoint(modern=False))
+
+    def rule(peer: Peer, request: Request) -> None:
+        peer.stream()
+        peer.chunk(f"retry: 0\nid: {len(there.seen)}\n\n")
+        peer.end()
+
+    there.rules |= {"tools/call": rule, "GET": rule}
+    async with asyncio.timeout(PATIENCE), Client(there.url, revision=OLD) as client:
+        with pytest.raises(TimedOut):
+            await client.call_tool("t", timeout=0.5)
+        # For the answer, and for what is said unasked.
+        assert len(there.asked("GET")) < 20
 
 
 # Lists without end: a Handler in this process lies as well as any

@@ -15,7 +15,7 @@ import pytest
 from fleets import PATIENCE, Line, Session
 from portico.fleet import rows
 from portico.fleet.delivery import BELIEVED_SECONDS
-from portico.fleet.rows import LEASE_SECONDS, FoundWorker, opened
+from portico.fleet.rows import LEASE_SECONDS, opened
 from portico.store.database import Database
 from portico.store.transaction import Transaction
 
@@ -105,11 +105,14 @@ async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
             here = time.time() + wrong
             with monkeypatch.context() as clock:
                 clock.setattr(rows.time, "time", lambda here=here: here)
-                assert await ours.worker("b" * 16) == FoundWorker("10.0.0.2:8000", lives=True)
+                found = await ours.worker("b" * 16)
+                assert found is not None and (found.address, found.lives) == ("10.0.0.2:8000", True)
                 await ours.renew(None)
-            assert await theirs.worker("a" * 16) == FoundWorker(None, lives=True)
+            found = await theirs.worker("a" * 16)
+            assert found is not None and (found.address, found.lives) == (None, True)
         await alter(postgres_url, "update portico_worker set lease_until = lease_until - ?", LEASE_SECONDS)
-        assert await ours.worker("b" * 16) == FoundWorker("10.0.0.2:8000", lives=False)
+        found = await ours.worker("b" * 16)
+        assert found is not None and (found.address, found.lives) == ("10.0.0.2:8000", False)
     finally:
         await ours.close()
         await theirs.close()

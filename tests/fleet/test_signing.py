@@ -20,8 +20,8 @@ from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
 from portico.fleet.own_sessions import OwnSessions
-from portico.fleet.rows import SessionRow
 from portico.fleet.searching import SessionSearch
+from portico.fleet.session_rows import SessionRow
 from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
 from portico.legacy.session import SessionFacts
 from portico.transport.http.elsewhere import SENT_ON
@@ -197,13 +197,13 @@ async def test_one_that_is_being_taken_over_is_waited_for(tmp_path: Path) -> Non
         return True
 
     endpoint.restore = restore
-    sessions = OwnSessions(Mock(adopt=adopt), Mock(endpoints={"/mcp": endpoint}), errands)
+    sessions = OwnSessions(Mock(adopt=adopt), Mock(endpoints={"/mcp": endpoint}), errands, Mock(is_over=False))
     search = SessionSearch(OURS, ids, Mock(), sessions, Mock(), errands, Mock())
     id, came, answer, again = ids.make(), request(), Mock(), asyncio.Event()
     memo = msgspec.json.encode(SessionMemo(facts=SessionFacts(revision="2025-11-25"))).decode()
     adopting = asyncio.ensure_future(sessions.adopt(endpoint, SessionRow(id, None, "/mcp", memo)))
     await asyncio.sleep(0)
-    assert id in sessions
+    assert sessions.has(id)
     came.hops = 1
     assert search.find(endpoint, id, came, answer, lambda *_: again.set())
     await asyncio.sleep(0)

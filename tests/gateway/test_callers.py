@@ -346,3 +346,41 @@ async def test_a_face_finds_for_each_caller_what_is_theirs() -> None:
             assert await shown(gateway.views["all"], principal) == names
         with pytest.raises((Unknown, ToolError)):
             await ask(gateway.views["all"], "tools/call", BOB, name="n_erase", arguments={})
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["nearly the same", "all others"])
+async def test_what_a_caller_is_given_is_not_merged_with_all_others_again(
+    alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many callers there are: when all of their lists have changed, each is looked at once."""
+    callers, tools, looked_at = 40, 20, 0
+    news = {"title": ""}
+
+    async def handler(call: Call) -> Any:
+        if call.method != "tools/list":
+            raise MethodNotFound(call.method)
+        who = call.principal.id if call.principal is not None else "nobody"
+        names = [f"{'' if alike else who}{number}" for number in range(tools)]
+        found = [Tool(name=name, **news, input_schema={"type": "object"}) for name in (*names, who)]
+        return ListToolsResult(tools=found, ttl_ms=0, cache_scope="private")
+
+    digest = lists.ListedEntry.digest
+
+    def counted(entry: lists.ListedEntry) -> bytes:
+        nonlocal looked_at
+        looked_at += 1
+        return digest(entry)
+
+    monkeypatch.setattr(lists.ListedEntry, "digest", counted)
+    gateway = Gateway({"up": handler})
+    async with gateway.lifespan():
+        known = gateway._routes.upstreams["up"].lists
+        for news["title"] in ("1", "2"):
+            known.changed()
+            looked_at = 0
+            for number in range(callers):
+                shown_to = await shown(gateway, Principal(f"caller{number}"))
+                assert f"caller{number}" in " ".join(shown_to)
+            assert looked_at <= 2 * callers * (tools + 1)
+        everything = known.all.entries["tools/list"]
+        assert {bytes(entry.members["title"]) for entry in everything} == {b'"2"'}

@@ -177,3 +177,40 @@ async def test_a_refusal_of_the_body_stands_where_one_also_sees_it() -> None:
         with pytest.raises(ToolError, match="no such city"):
             await client.call_tool("use", {})
     assert seen == ["no such city"]
+
+
+async def test_what_was_just_entered_is_left_while_its_thread_still_returns() -> None:
+    """No two threads can be in the same variables."""
+    entered, go, left = threading.Event(), threading.Event(), []
+
+    @contextmanager
+    def blocking() -> Iterator[None]:
+        yield
+        left.append(threading.get_ident())
+
+    class Threads:
+        async def in_thread(self, fn: Any, *args: Any) -> Any:
+            return await asyncio.to_thread(fn, *args)
+
+    class Slow:
+        """A lock: the first thread that leaves it takes its time."""
+
+        def __enter__(self) -> None:
+            return None
+
+        def __exit__(self, *_: object) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                entered.set()
+                go.wait(10)
+
+    one = dependencies._InThread(blocking(), Threads())  # type: ignore[arg-type]
+    one._lock = Slow()  # type: ignore[assignment]
+    entering = asyncio.ensure_future(one.__aenter__())
+    try:
+        assert await asyncio.to_thread(entered.wait, 10)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert len(left) == 1
+    finally:
+        go.set()

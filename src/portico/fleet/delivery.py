@@ -121,8 +121,11 @@ class Delivery:
         if outcome is None and found.lives:
             # It lives, as it has said itself: so its sessions are not to be taken from it.
             raise sending.Unreachable("it is on another machine, and PORTICO_ADDRESS says where")
-        # Those who are where it was know best.
-        return None if outcome == "gone" else outcome
+        if outcome == "gone":
+            # Those who are where it was know best, unless it has said since that it lives.
+            await self._rows.end_lease(target, found.lease_until)
+            return None
+        return outcome
 
     async def _is_stopped(self, target: str) -> bool:
         """Whether a worker of this machine is there, does not answer, and has not said for long that it lives."""
@@ -222,7 +225,7 @@ class Delivery:
     def take_connections(self, listener: Listener) -> None:
         """Take those that other workers hand over, and be the listener's worker from then on."""
         path = self._folder.path_for_connections(self._worker)
-        self._handed = handing.HandedSockets(path, self._sessions.__contains__, partial(self._go_on, listener))
+        self._handed = handing.HandedSockets(path, self._sessions.has, partial(self._go_on, listener))
 
     async def _go_on(self, listener: Listener, given: socket.socket, handed: handing.HandedRequest | None) -> None:
         await handing.go_on(given, listener.made, handed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +16,9 @@ from portico.fleet import overview, sums
 from portico.fleet.delivery import Delivery
 from portico.fleet.errands import Errands
 from portico.fleet.folder import FleetFolder
+from portico.fleet.lease import WorkerLease
 from portico.fleet.own_sessions import OwnSessions
-from portico.fleet.rows import LEASE_SECONDS, FleetRows, opened
+from portico.fleet.rows import FleetRows, opened
 from portico.fleet.searching import LEAVING_SECONDS, Again, SessionSearch
 from portico.fleet.signing import Forwardings, SessionIds, SigningKeys
 from portico.fleet.spreading import Spreading
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico")
 
-RENEW_SECONDS = 5.0
 SWEEP_SECONDS = 300.0
 LAST_SECONDS = 2.0
 # How often people are shown the sessions of other workers anew, and how many.
@@ -86,10 +85,6 @@ class Fleet:
         # For what other workers send on.
         self._inner = Listener(exchange)
         self._loop: asyncio.AbstractEventLoop | None = None
-        # When the store has last known of us, and when we have last tried to tell it.
-        self._renewed = self._tried = -LEASE_SECONDS
-        self._confirming: asyncio.Task[None] | None = None
-        self._tending: asyncio.Task[None] | None = None
         self._rows: FleetRows | None = None
         # The sessions of the others, and when they were last looked at.
         self._others = OtherSessions(0, [])
@@ -102,15 +97,17 @@ class Fleet:
         self._loop = asyncio.get_running_loop()
         self._folder.open()
         self._rows = rows = await when_ready(partial(opened, self._place.store, self.id, self._place.server))
-        await self._renew(rows)
+        self._lease = WorkerLease(partial(self._renew, rows), self._lease_began, self._lease_ended, alone=rows.is_local)
+        self._sessions = OwnSessions(rows, self._exchange, self._errands, self._lease)
+        await self._lease.renew()
         self._use_keys(self._keys.keys)
-        self._sessions = OwnSessions(rows, self._exchange, self._errands)
-        self._tending = self._loop.create_task(self._tend(rows))
+        self._errands.do(self._lease.keep())
+        self._errands.do(self._sweep(rows))
         self.delivery = Delivery(
             self.id, self._folder, rows, self._envelopes, self._exchange, self._sessions, self._errands
         )
         self._search = SessionSearch(
-            self.id, self._ids, rows, self._sessions, self.delivery, self._errands, self._confirm
+            self.id, self._ids, rows, self._sessions, self.delivery, self._errands, self._lease
         )
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
         self._errands.do(self._spreading.hear())
@@ -118,54 +115,38 @@ class Fleet:
         self._exchange.join(self)
         await self._inner.start_on([self._folder.listen()])
 
-    async def _renew(self, rows: FleetRows) -> None:
+    async def _renew(self, rows: FleetRows, late: bool) -> None:
         self._envelopes.ahead = await rows.renew(self._place.address) - time.time()
-        self._renewed = self._tried = time.monotonic()
         if self._place.key is None:
             keys = await rows.keys(self._place.server)
             if keys != self._keys.keys:
                 self._keys.keys = keys
                 self._use_keys(keys)
+        if late:
+            taken = await self._sessions.drop_taken()
+            if taken:
+                self._search.has_moved(taken)
 
-    async def _tend(self, rows: FleetRows) -> None:
-        swept = time.monotonic()
+    def _lease_began(self) -> None:
+        self._sessions.save_unsaved()
+
+    def _lease_ended(self) -> None:
+        log.warning(
+            "other workers may take over our sessions: until the store is asked again, none is answered in here"
+        )
+        self._sessions.end_listening()
+
+    async def _sweep(self, rows: FleetRows) -> None:
         while True:
-            await asyncio.sleep(RENEW_SECONDS * random.uniform(0.8, 1.2))
+            await asyncio.sleep(SWEEP_SECONDS)
             try:
-                await self._renew_late(rows)
-                if time.monotonic() - swept > SWEEP_SECONDS:
-                    swept = time.monotonic()
-                    await rows.sweep(self._exchange.settings.idle_session)
+                await rows.sweep(self._exchange.settings.idle_session)
             except StoreError as failure:
-                log.warning("the other workers are not told that we are here: %s", failure)
-
-    async def _renew_late(self, rows: FleetRows) -> None:
-        """Renew the lease. If it has ended, others may have taken over what we have."""
-        late = time.monotonic() - self._renewed > LEASE_SECONDS
-        try:
-            await self._renew(rows)
-            if late:
-                self._search.has_moved(await self._sessions.drop_taken())
-        finally:
-            self._tried = time.monotonic()
+                log.warning("what was left behind for long is not removed: %s", failure)
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether this process did nothing for so long that others may have taken over its sessions. While the store is
-        away they cannot, and what needs no store goes on."""
-        return time.monotonic() - self._tried > LEASE_SECONDS
-
-    async def _confirm(self) -> None:
-        if self._confirming is None or self._confirming.done():
-            self._confirming = self._errands.do(self._look_at_own())
-        await asyncio.wait([self._confirming])
-
-    async def _look_at_own(self) -> None:
-        assert self._rows is not None
-        try:
-            await self._renew_late(self._rows)
-        except StoreError as failure:
-            log.warning("it is not known whether our sessions are still ours: %s", failure)
+        return time.monotonic() >= self._lease.until
 
     def listens_at(self, address: str | None) -> None:
         """Now it is known where other machines reach us."""
@@ -202,9 +183,8 @@ class Fleet:
         await self._inner.emptied(LAST_SECONDS, least=LEAVING_SECONDS)
         await self._inner.stop(0)
         self._errands.cancel()
-        if self._tending is not None:
-            self._tending.cancel()
         if self._rows is not None:
+            self._lease.close()
             await self._rows.leave()
             await self._rows.close()
         self._folder.close()
@@ -248,7 +228,7 @@ class Fleet:
 
     @property
     def is_ready(self) -> bool:
-        return not self._sessions.retiring and time.monotonic() - self._renewed < LEASE_SECONDS
+        return not self._sessions.retiring and self._lease.is_known
 
     def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
         self._errands.do(self._sum_metrics(own, then))

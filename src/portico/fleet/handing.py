@@ -108,11 +108,11 @@ async def hand(path: str, copy: socket.socket, handed: Handed) -> bool | None:
 class HandedSockets:
     """Takes the connections that other workers hand over.
 
-    `has` tells whether a session is here, and `take` goes on with a connection.
+    `has` tells whether a session is here, or nothing (None); `take` goes on with a connection.
     """
 
     def __init__(
-        self, path: str, has: Callable[[str], bool], take: Callable[[socket.socket, HandedRequest | None], Any]
+        self, path: str, has: Callable[[str], bool | None], take: Callable[[socket.socket, HandedRequest | None], Any]
     ) -> None:
         self._has = has
         self._take = take
@@ -146,8 +146,10 @@ class HandedSockets:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     handed = await _rest(line, data)
-                if handed is None or not (handed.request is None or handed.seeks or self._has(handed.session)):
-                    line.send(_ABSENT)
+                here = handed is not None and (handed.request is None or handed.seeks or self._has(handed.session))
+                if handed is None or not here:
+                    if here is not None:
+                        line.send(_ABSENT)
                     given.close()
                     return
                 line.send(_TAKEN)

@@ -8,7 +8,8 @@ import tempfile
 
 from msgspec import Struct
 
-from portico.fleet.rows import SessionRow, WorkerRow
+from portico.fleet.rows import WorkerRow
+from portico.fleet.session_rows import SessionRow
 from portico.store.transaction import Transaction
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from portico.fleet.errands import Errands
-from portico.fleet.rows import MOST_AT_ONCE, FleetRows, SessionRow
+from portico.fleet.lease import WorkerLease
+from portico.fleet.rows import MOST_AT_ONCE, FleetRows
+from portico.fleet.session_rows import SessionRow
 from portico.store.errors import StoreError
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.memo import SessionMemo
@@ -38,19 +40,25 @@ class NoRoom(Exception):
 class OwnSessions:
     """Those that are here."""
 
-    def __init__(self, rows: FleetRows, exchange: Exchange, errands: Errands) -> None:
+    def __init__(self, rows: FleetRows, exchange: Exchange, errands: Errands, lease: WorkerLease) -> None:
         self._rows = rows
+        self._lease = lease
         self._exchange = exchange
         self._errands = errands
         # Whether nothing is taken over any more.
         self.retiring = False
         self._paths: dict[str, str] = {}
+        # Those that have changed while there was no lease.
+        self._unsaved: set[str] = set()
         # Those that are being left to the others: not here any more, and not yet to be found by their rows.
         self._leaving: dict[str, asyncio.Event] = {}
         # Those that are being taken over: their rows may say already that they are here.
         self._arriving: dict[str, asyncio.Event] = {}
 
-    def __contains__(self, id: str) -> bool:
+    def has(self, id: str) -> bool | None:
+        """Whether one is here. None: another worker may have taken it over, as long as our lease is over."""
+        if self._lease.is_over and self._rows.may_have(id):
+            return None
         return id in self._arriving or any(id in endpoint.sessions for endpoint in self._exchange.endpoints.values())
 
     def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
@@ -70,9 +78,14 @@ class OwnSessions:
         path = self._paths.get(session.id)
         if memo is None or path is None:
             return None
+        if self._lease.is_over:
+            # Without a lease it would be anyone's as soon as it is written.
+            self._unsaved.add(session.id)
+            return None
         return self._rows.save(session.id, path, memo)
 
     def ended(self, session: HttpSession) -> None:
+        self._unsaved.discard(session.id)
         if self._paths.pop(session.id, None) is not None:
             self._rows.remove(session.id)
 
@@ -114,20 +127,36 @@ class OwnSessions:
         except StoreError as failure:
             log.warning("a session that we cannot go on with is still ours: %s", failure)
 
-    async def drop_taken(self) -> set[str]:
-        """Give up what others have taken over while we said nothing: nothing is said in two places. Gives which."""
-        ids, taken = list(self._paths), set[str]()
-        for at in range(0, len(ids), MOST_AT_ONCE):
-            taken.update(await self._rows.taken_from_us(ids[at : at + MOST_AT_ONCE]))
+    def end_listening(self) -> None:
+        """End what clients listen to where another worker may speak to them from now on. What was asked before that is
+        still answered: no other worker knows of it."""
         for endpoint in self._exchange.endpoints.values():
-            for session in [one for one in endpoint.sessions.values() if one.id in taken]:
-                self._paths.pop(session.id, None)
-                endpoint.sessions.take_out(session)
-                session.close()
+            for session in endpoint.sessions.values():
+                if self._rows.may_have(session.id):
+                    session.end_listening()
+
+    async def drop_taken(self) -> set[str]:
+        """Give up what others have taken over, or ended, while we said nothing: nothing is said in two places. Gives
+        those that are not here any more."""
+        taken = await self._rows.not_ours(list(self._paths))
+        for endpoint in self._exchange.endpoints.values():
+            for session in endpoint.sessions.values():
+                if session.id in taken:
+                    self._paths.pop(session.id, None)
+                    endpoint.sessions.take_out(session)
+                    session.close()
         if taken:
             # Their clients come back, and are sent on.
             log.warning("%d sessions were taken over by other workers, which have not heard of us", len(taken))
         return taken
+
+    def save_unsaved(self) -> None:
+        """Write those down that have begun or changed while there was no lease."""
+        unsaved, self._unsaved = self._unsaved, set()
+        for endpoint in self._exchange.endpoints.values() if unsaved else ():
+            for session in endpoint.sessions.values():
+                if session.id in unsaved:
+                    self._save(session)
 
     async def give_up(self, breathe: Callable[[], Awaitable[None]] | None = None) -> int:
         """Leave those that nothing is worked on in to the others. Gives how many stay for now.

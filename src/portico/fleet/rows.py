@@ -20,7 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from portico import __version__
+from portico.fleet import session_rows
 from portico.fleet.batches import Batches
+from portico.fleet.session_rows import Held, Rows, SessionRow
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, StoreError
@@ -67,27 +69,12 @@ class FoundWorker(Struct, frozen=True):
 
     address: str | None
     lives: bool
+    lease_until: float = 0.0
 
 
 class SigningKeyRow(Struct, frozen=True):
     secret: str
     created_at: float
-
-
-class SessionRow(Struct, frozen=True):
-    """Who has a session, and what is known of it."""
-
-    id: str
-    owner: str | None
-    path: str
-    memo: str
-
-    def read(self) -> SessionMemo:
-        return msgspec.json.decode(self.memo, type=SessionMemo)
-
-
-# A session, and whose it is.
-Held = tuple[str, str | None]
 
 
 class FleetRows:
@@ -102,12 +89,23 @@ class FleetRows:
         # What is to be written: a row, or None where it is to be removed.
         self._waiting: dict[str, tuple[str, SessionMemo] | None] = {}
         self._written: asyncio.Future[None] | None = None
+        # Our sessions that may have a row; and whether they are known to have had one.
+        self._kept: dict[str, bool] = {}
         self._writing: asyncio.Task[None] | None = None
         # After a deploy all clients come back at once.
         self._finding = Batches(self._find_all, MOST_AT_ONCE)
         self._taking = Batches(self._adopt_all, MOST_AT_ONCE)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a file, so that all who use it are on this machine."""
+        return self._database.engine == "sqlite"
+
     # The sessions
+
+    def may_have(self, id: str) -> bool:
+        """Whether others may find a session of ours by its row."""
+        return id in self._kept
 
     def save(self, id: str, path: str, memo: SessionMemo) -> asyncio.Future[None]:
         """Write a row soon. The future is done when it is written, or could not be."""
@@ -131,8 +129,9 @@ class FleetRows:
             written, self._written = self._written, None
             for id in some:
                 del self._waiting[id]
+                self._kept.setdefault(id, False)
             try:
-                await self._database.write(partial(_put, self._worker, self._worker, some), isolation="read committed")
+                await self._put(self._worker, some)
             except StoreError as failure:
                 log.warning("sessions could not be written down: %s", failure)
                 # What was asked for later counts more.
@@ -140,7 +139,21 @@ class FleetRows:
                 _done(written)
                 await asyncio.sleep(PAUSE_SECONDS)
             else:
+                for id in some.keys() & self._kept.keys():
+                    self._settle(id, some[id] is not None)
                 _done(written)
+
+    async def _put(self, owner: str | None, rows: Rows) -> None:
+        known = {id for id in rows if self._kept.get(id)}
+        await self._database.write(
+            partial(session_rows.put, self._worker, owner, rows, known), isolation="read committed"
+        )
+
+    def _settle(self, id: str, ours: bool) -> None:
+        if ours:
+            self._kept[id] = True
+        else:
+            self._kept.pop(id, None)
 
     async def flush(self) -> None:
         """Wait until everything is written, or cannot be."""
@@ -161,22 +174,36 @@ class FleetRows:
             raise
 
     async def _find_all(self, ids: list[str]) -> dict[str, SessionRow]:
-        return await self._database.read(partial(_find, ids))
+        return await self._database.read(partial(session_rows.find, ids))
 
     async def adopt(self, id: str, owner: str | None) -> bool:
         """Take a session over from a worker that is gone. Whether it was still that one's."""
-        return await self._taking.find((id, owner)) is not None
+        taken = await self._taking.find((id, owner)) is not None
+        if taken:
+            self._settle(id, True)
+        return taken
 
     async def _adopt_all(self, sessions: list[Held]) -> dict[Held, bool]:
-        return await self._database.write(partial(_adopt, sessions, self._worker), isolation="read committed")
+        return await self._database.write(
+            partial(session_rows.adopt, sessions, self._worker), isolation="read committed"
+        )
 
     async def release(self, id: str) -> None:
         """Leave one that we have taken over, and cannot go on with, to the others."""
-        await self._database.write(partial(_release, id, self._worker), isolation="read committed")
+        self._settle(id, False)
+        await self._database.write(partial(session_rows.release, id, self._worker), isolation="read committed")
 
-    async def taken_from_us(self, ids: list[str]) -> list[str]:
-        """Those of our sessions that are another worker's by now, or any worker's."""
-        return await self._database.read(partial(_taken, ids, self._worker))
+    async def not_ours(self, ids: list[str]) -> set[str]:
+        """Those of our sessions that are another worker's by now, or any worker's, or had a row and have none."""
+        lost = set[str]()
+        for at in range(0, len(ids), MOST_AT_ONCE):
+            some = [id for id in ids[at : at + MOST_AT_ONCE] if id in self._kept]
+            owners = await self._database.read(partial(session_rows.owners, some)) if some else {}
+            lost |= {id for id in some if (owners[id] != self._worker if id in owners else self._kept.get(id))}
+        for id in lost:
+            self._settle(id, False)
+            self._waiting.pop(id, None)
+        return lost
 
     async def look(self, look: Callable[[Transaction], T]) -> T:
         """For people, who may wait."""
@@ -186,7 +213,9 @@ class FleetRows:
         """Write what is known of sessions, and leave them to whichever worker is asked for them next."""
         for id in sessions:
             self._waiting.pop(id, None)
-        await self._database.write(partial(_put, self._worker, None, dict(sessions)), isolation="read committed")
+        await self._put(None, dict(sessions))
+        for id in sessions:
+            self._settle(id, False)
 
     # The keys
 
@@ -218,6 +247,10 @@ class FleetRows:
     async def bury(self, id: str) -> None:
         """Remove the row of a worker that is known to be gone."""
         await self._database.write(partial(_leave, id), isolation="read committed")
+
+    async def end_lease(self, id: str, lease_until: float) -> None:
+        """End the lease of a worker that others say is gone, unless it was renewed meanwhile."""
+        await self._database.write(partial(_end_lease, id, lease_until), isolation="read committed")
 
     async def leave(self) -> None:
         await self.flush()
@@ -276,61 +309,6 @@ async def opened(url: str, worker: str, server: str) -> FleetRows:
     return FleetRows(database, worker, server)
 
 
-Rows = dict[str, tuple[str, SessionMemo] | None]
-
-
-def _put(worker: str, owner: str | None, rows: Rows, tx: Transaction) -> None:
-    """Write the rows of a worker, and whose they are then. One that another has taken meanwhile is that one's."""
-    now = tx.now()
-    tx.many(
-        "delete from portico_session where id = ? and owner = ?",
-        [(id, worker) for id, row in rows.items() if row is None],
-    )
-    tx.many(
-        "insert into portico_session (id, owner, path, memo, used_at) values (?, ?, ?, ?, ?) "
-        "on conflict (id) do update set owner = excluded.owner, memo = excluded.memo, "
-        "used_at = excluded.used_at where portico_session.owner = ?",
-        [
-            (id, owner, row[0], msgspec.json.encode(row[1]).decode(), now, worker)
-            for id, row in rows.items()
-            if row is not None
-        ],
-    )
-
-
-def _find(ids: list[str], tx: Transaction) -> dict[str, SessionRow]:
-    rows = tx.all(SessionRow, "select id, owner, path, memo from portico_session where id in :ids", {"ids": ids})
-    return {row.id: row for row in rows}
-
-
-def _adopt(sessions: list[Held], worker: str, tx: Transaction) -> dict[Held, bool]:
-    """Those that were still their owner's, and are the worker's now."""
-    taken: dict[Held, bool] = {}
-    now = tx.now()
-    for owner in {owner for _, owner in sessions}:
-        ids = [id for id, held in sessions if held == owner]
-        whose = "owner is null" if owner is None else "owner = :owner"
-        found = tx.all(
-            str,
-            f"update portico_session set owner = :worker, used_at = :now where id in :ids and {whose} returning id",
-            {"worker": worker, "now": now, "ids": ids} | ({} if owner is None else {"owner": owner}),
-        )
-        taken |= {(id, owner): True for id in found}
-    return taken
-
-
-def _release(id: str, worker: str, tx: Transaction) -> None:
-    tx.run("update portico_session set owner = null where id = ? and owner = ?", (id, worker))
-
-
-def _taken(ids: list[str], worker: str, tx: Transaction) -> list[str]:
-    return tx.all(
-        str,
-        "select id from portico_session where id in :ids and (owner is null or owner <> :worker)",
-        {"ids": ids, "worker": worker},
-    )
-
-
 def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
     return tx.all(
         SigningKeyRow,
@@ -366,7 +344,7 @@ def _renew(row: WorkerRow, tx: Transaction) -> float:
 
 def _worker(id: str, tx: Transaction) -> FoundWorker | None:
     row = tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
-    return None if row is None else FoundWorker(row.address, row.lease_until > tx.now())
+    return None if row is None else FoundWorker(row.address, row.lease_until > tx.now(), row.lease_until)
 
 
 def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str]]:
@@ -386,6 +364,11 @@ def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, 
 
 def _leave(worker: str, tx: Transaction) -> None:
     tx.run("delete from portico_worker where id = ?", (worker,))
+
+
+def _end_lease(worker: str, lease_until: float, tx: Transaction) -> None:
+    ended = "update portico_worker set lease_until = ? where id = ? and lease_until = ?"
+    tx.run(ended, (tx.now(), worker, lease_until))
 
 
 def _sweep(worker: str, idle_seconds: float, tx: Transaction) -> None:

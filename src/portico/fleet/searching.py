@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Struct
 from portico.fleet import sending
 from portico.fleet.delivery import Delivery, MaybeDone
 from portico.fleet.errands import Errands
+from portico.fleet.lease import WorkerLease
 from portico.fleet.own_sessions import NoRoom, OwnSessions, UnreadableSession
 from portico.fleet.rows import FleetRows
 from portico.fleet.signing import SessionIds
@@ -47,16 +48,15 @@ class SessionSearch:
         sessions: OwnSessions,
         delivery: Delivery,
         errands: Errands,
-        confirm: Callable[[], Awaitable[None]],
+        lease: WorkerLease,
     ) -> None:
-        """`confirm`: let the store say which sessions are still here."""
         self._worker = worker
         self._ids = ids
         self._rows = rows
         self._sessions = sessions
         self._delivery = delivery
         self._errands = errands
-        self._confirm = confirm
+        self._lease = lease
         # Sessions that are not where their ids say.
         self._moved: dict[str, str] = {}
         # Workers that have said that they leave: most of their sessions are anyone's by now.
@@ -65,8 +65,10 @@ class SessionSearch:
 
     def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
         if id in endpoint.sessions:
+            if self._sessions.has(id):
+                return False
             # It was ours; whether it still is, the store has to say.
-            task = self._errands.do(self._when_confirmed(request, writer, again))
+            task = self._errands.do(self._when_confirmed(id, request, writer, again))
             writer.on_close = task.cancel  # type: ignore[assignment]
             return True
         owner = self._ids.owner(id)
@@ -89,10 +91,16 @@ class SessionSearch:
         writer.on_close = task.cancel  # type: ignore[assignment]
         return True
 
-    async def _when_confirmed(self, request: Request, writer: ResponseWriter, again: Again) -> None:
-        await self._confirm()
-        writer.on_close = None
-        _answer_here(request, writer, again)
+    async def _when_confirmed(self, id: str, request: Request, writer: ResponseWriter, again: Again) -> None:
+        await self._lease.confirm()
+        if self._sessions.has(id) is not None:
+            writer.on_close = None
+            _answer_here(request, writer, again)
+        elif request.hops:
+            # The one who has sent it on may take it over, if the store agrees.
+            writer.answer(sending.GONE)
+        else:
+            writer.answer(refusals.busy(request, "the storage that says where the session is cannot be asked"))
 
     async def _find(
         self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter, again: Again
@@ -126,6 +134,9 @@ class SessionSearch:
                     self._leaving.add(target)
                     await asyncio.sleep(LEAVING_SECONDS)
                 here = await self._is_here(endpoint, id, target, outcome)
+                if not here and outcome == "gone":
+                    # Until its lease has ended.
+                    await asyncio.sleep(LEAVING_SECONDS)
             if here:
                 return True
             if self._sessions.retiring and await self._delivery.leave_to_another(request, writer):

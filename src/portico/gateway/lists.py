@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from portico.gateway.changes import ALL_CAPABILITIES
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, ListHints, read_hints, read_page
 from portico.gateway.kept import Lists
+from portico.gateway.merged import Digests, MergedLists
 from portico.rpc.call import Call
 from portico.rpc.identity import identity_of
 from portico.wire import jsonrpc
@@ -45,6 +46,7 @@ class CallerListing:
         self.entries: Lists = {}
         # The same where the entries are.
         self.digest = b""
+        self.digests: Digests = {}
         self.hints: Hints = {}
         self._is_same_for_all = False
         self.is_known = False
@@ -81,10 +83,14 @@ class CallerListing:
         if time.monotonic() > self.read_at + DOUBT_SECONDS:
             self.is_stale = True
 
-    def take(self, entries: Lists, hints: Hints, *, whole: bool) -> None:
-        """What was read just now; `whole`: all of the lists. Entries and hints change together: by a new hint, old
-        entries would be shown to those for whom only the new ones are."""
-        self.entries, self.digest, self.hints = entries, _digest(entries), hints
+    def take(self, entries: Lists, hints: Hints, *, whole: bool, digests: Digests | None = None) -> None:
+        """What was read just now; `whole`: all of the lists; `digests`: of the entries, if they are known.
+
+        Entries and hints change together: by a new hint, old entries would be shown to those for whom only the new ones
+        are.
+        """
+        self.digests = _digests(entries) if digests is None else digests
+        self.entries, self.digest, self.hints = entries, _digest(self.digests), hints
         told = all(method in hints for method, listed in entries.items() if listed)
         self._is_same_for_all = told and bool(hints) and all(public for _, public in hints.values())
         self.is_known, self.is_recalled, self.is_stale, self.refusal = True, False, False, None
@@ -109,7 +115,10 @@ class UpstreamLists:
         # Whether callers may be given others than the rest.
         self.vary = by_principal or bool(settings.forward)
         self._callers: OrderedDict[Hashable, CallerListing] = OrderedDict()
-        self._all: CallerListing | None = None
+        # What is in any of them, and what of each is in there.
+        self._merged = MergedLists()
+        self._merged_of: dict[CallerListing, tuple[Lists, Digests]] = {}
+        self._all = CallerListing()
 
     @property
     def is_known(self) -> bool:
@@ -143,7 +152,10 @@ class UpstreamLists:
     def _forget_oldest(self, but: CallerListing | None = None) -> None:
         """What is still read for a caller who is forgotten is of no use, and would outlive us."""
         _, forgotten = self._callers.popitem(last=False)
-        if forgotten is not but and forgotten.reading is not None:
+        if forgotten is but:
+            return
+        self._leave_out(forgotten)
+        if forgotten.reading is not None:
             forgotten.reading.cancel()
 
     def _key(self, call: Call | None) -> Hashable | None:
@@ -168,12 +180,26 @@ class UpstreamLists:
     @property
     def all(self) -> CallerListing:
         """All that is known of whatever caller: for the operator, and to say whose a name is."""
-        if self._all is None:
-            distinct = self._distinct()
-            self._all = distinct[0] if len(distinct) == 1 else CallerListing()
-            if len(distinct) > 1:
-                self._all.take({method: _merged(method, distinct) for method in LISTS}, {}, whole=False)
+        distinct = self._distinct()
+        if len(distinct) == 1:
+            return distinct[0]
+        if self._merged.has_changed:
+            entries, digests = self._merged.look()
+            self._all.take(entries, {}, whole=False, digests=digests)
         return self._all
+
+    def _merge(self, listing: CallerListing) -> None:
+        """Have what a listing is now among everything."""
+        before = self._merged_of.get(listing)
+        if before is None or before[1] != listing.digests:
+            self._leave_out(listing)
+            self._merged_of[listing] = listing.entries, listing.digests
+            self._merged.add(listing.entries, listing.digests)
+
+    def _leave_out(self, listing: CallerListing) -> None:
+        before = self._merged_of.pop(listing, None)
+        if before is not None:
+            self._merged.remove(*before)
 
     def _distinct(self) -> list[CallerListing]:
         found = {one.digest: one for one in (self.shared, *self._callers.values()) if one.is_known}
@@ -201,7 +227,8 @@ class UpstreamLists:
     def recall(self, lists: Lists) -> None:
         """Show what there was when the upstream was last seen, until it is asked."""
         self.shared.take(lists, {}, whole=False)
-        self.shared.is_recalled, self._all = True, None
+        self.shared.is_recalled = True
+        self._merge(self.shared)
 
     async def read(
         self,
@@ -212,7 +239,7 @@ class UpstreamLists:
     ) -> list[str]:
         """Ask for lists on behalf of a call; gives those that are others now. What is refused hides no other list.
         Raises ProtocolError where all are, and ToolError."""
-        before, found, hints = listing.entries, dict(listing.entries), dict(listing.hints)
+        before, found, hints = listing.digests, dict(listing.entries), dict(listing.hints)
         failures: list[ProtocolError] = []
         for method in methods:
             try:
@@ -230,8 +257,8 @@ class UpstreamLists:
         listing = self._current(listing, by)
         listing.take(found, hints, whole=len(methods) == len(LISTS))
         self._place(listing, by)
-        self._all = None
-        return [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
+        self._merge(listing)
+        return [method for method in methods if before.get(method, []) != listing.digests.get(method, [])]
 
     def _current(self, listing: CallerListing, by: Call | None) -> CallerListing:
         """Where to put what a caller was given: what was the same for all when it was asked for may be another caller's
@@ -247,6 +274,8 @@ class UpstreamLists:
         if key is None:
             return
         if listing.is_public:
+            if self.shared is not listing:
+                self._leave_out(self.shared)
             self.shared = listing
             while self._callers:
                 self._forget_oldest(but=listing)
@@ -254,6 +283,8 @@ class UpstreamLists:
         if listing is self.shared:
             # It was the same for all until now.
             self.shared = CallerListing()
+        if self._callers.get(key, listing) is not listing:
+            self._leave_out(self._callers[key])
         self._callers[key] = listing
         for other in (self.shared, *self._callers.values()):
             if other is not listing and other.digest == listing.digest:
@@ -295,20 +326,12 @@ class UpstreamLists:
         return max(0.0, until - time.monotonic()), public and (not self.vary or listing.is_public)
 
 
-def _merged(method: str, listings: Iterable[CallerListing]) -> tuple[ListedEntry, ...]:
-    found: dict[str, ListedEntry] = {}
-    for one in listings:
-        for entry in one.entries.get(method, ()):
-            found.setdefault(entry.key, entry)
-    return tuple(found.values())
+def _digests(lists: Lists) -> Digests:
+    return {method: [entry.digest() for entry in entries] for method, entries in lists.items()}
 
 
-def _digests(entries: Iterable[ListedEntry]) -> list[bytes]:
-    return [entry.digest() for entry in entries]
-
-
-def _digest(lists: Lists) -> bytes:
+def _digest(digests: Digests) -> bytes:
     found: Any = sha256()
     for method in LISTS:
-        found.update(b"%s\0%b" % (method.encode(), b"".join(_digests(lists.get(method, ())))))
+        found.update(b"%s\0%b" % (method.encode(), b"".join(digests.get(method, ()))))
     return found.digest()  # type: ignore[no-any-return]

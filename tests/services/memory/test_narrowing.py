@@ -224,11 +224,11 @@ def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path,
     try:
         tx = Explained(connection, str(stores[1]), writes=False)
         numbers = tx.all(int, f"select number from memory_scope order by number limit {scopes}")
-        newest = matching._postings_of(tx, "server", numbers, 10)
-        assert newest == sorted(matching._postings_of(tx, "server", numbers, LARGE), reverse=True)[:10]
+        newest = matching._postings_of(tx, "server", numbers, 10).seats
+        assert newest == sorted(matching._postings_of(tx, "server", numbers, LARGE).seats, reverse=True)[:10]
         assert len(newest) == 10
         found = other_words._newest(tx, ["unknown", "server"], numbers, memories=matching.MANY_MEMORIES + 1)
-        assert found["server"][:10] == [seat for seat, _ in newest]
+        assert found["server"][:10] == newest
     finally:
         connection.close()
     assert plans

@@ -205,7 +205,7 @@ class _InThread:
 
     async def __aenter__(self) -> Any:
         try:
-            value = await self._context.in_thread(self._variables.run, self._enter)
+            value = await self._context.in_thread(self._enter)
         except asyncio.CancelledError:
             with self._lock:
                 self._abandoned = True
@@ -218,12 +218,13 @@ class _InThread:
         return value
 
     def _enter(self) -> Any:
-        value = self._manager.__enter__()
+        # Another thread may leave it as soon as it is entered, and no two can be in the same variables.
+        value = self._variables.run(self._manager.__enter__)
         with self._lock:
             self._entered = not self._abandoned
         if not self._entered:
             # The call is over: there is nothing that would leave it.
-            self._manager.__exit__(None, None, None)
+            self._variables.run(self._manager.__exit__, None, None, None)
         return value
 
     async def __aexit__(self, *failure: Any) -> Any:

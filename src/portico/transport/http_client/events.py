@@ -25,6 +25,8 @@ class EventReader:
         self.last_id: str | None = None
         # How long to wait before coming back, in seconds, when the server has said so.
         self.retry: float | None = None
+        # What has come, on all streams together.
+        self.count = self.bytes = 0
         self._longest = longest
         self.restart()
 
@@ -39,6 +41,7 @@ class EventReader:
         self._begun = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        self.bytes += len(chunk)
         if not self._begun:
             chunk = self._without_mark(chunk)
         if chunk and (b"\r" in chunk or self._cut):
@@ -52,6 +55,7 @@ class EventReader:
                 self._line.clear()
             self._take(line, found)
         self._line += rest
+        self.count += len(found)
         if len(self._line) + len(self._data or b"") > self._longest:
             raise self._too_long()
         return found

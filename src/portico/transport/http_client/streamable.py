@@ -66,6 +66,9 @@ MOST_HEADS = 1000
 RESUMPTIONS = 5
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 SHORTEST_PAUSE_SECONDS = 0.1
+# What may come on the way to one answer, and how many times the longest answer that may be in bytes.
+MOST_EVENTS = 1_000_000
+MOST_ANSWERS_LONG = 4
 # How long a server may take to say that it has heard something that it need not answer.
 POST_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
@@ -421,7 +424,7 @@ class StreamableHttp(HttpSide, Link):
     async def _resume(self, events: EventReader, tries: int, method: str) -> Response:
         """2025-11-25, basic/transports: GET, with the last id, and not before the server said."""
         while tries < RESUMPTIONS:
-            await asyncio.sleep(events.retry if events.retry is not None else _pause(tries))
+            await _before_coming_back(events, tries)
             tries += 1
             try:
                 response = await self._get(events.last_id)
@@ -461,9 +464,16 @@ class StreamableHttp(HttpSide, Link):
                             self._take(frame, call, modern=modern)
                     if found is not None:
                         return found
+            if call is not None and call.method not in LASTING:
+                self._check_length(events)
             if self.closed:
                 raise Closed(f"{self.name} was left in the middle of what it said")
         return None
+
+    def _check_length(self, events: EventReader) -> None:
+        """A call without a time limit would hear for ever what a server says that never comes to its answer."""
+        if events.count > MOST_EVENTS or events.bytes > MOST_ANSWERS_LONG * self._longest:
+            raise ProtocolError(f"no answer within {events.count} events and {events.bytes} bytes")
 
     def _frames(self, data: bytes) -> list[Frame]:
         if self._trace is not None:
@@ -535,10 +545,7 @@ class StreamableHttp(HttpSide, Link):
             except (Closed, ConnectFailed, ProtocolError) as failure:
                 log.debug("%s: %s", self.name, failure)
                 tries += 1
-            # A server that lets us go at once each time is not hurried back to, whatever it says.
-            await asyncio.sleep(
-                max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries)
-            )
+            await _before_coming_back(events, tries)
 
     async def _hear_all(self, response: Response, events: EventReader) -> bool:
         """Whether the stream lasted; one that ends at once again and again is not asked for again."""
@@ -619,6 +626,11 @@ def checked(headers: Mapping[str, str], location: Location) -> tuple[tuple[str, 
     given = {name.lower() for name in headers}
     introduced = () if "authorization" in given else location.introduced("Authorization")
     return (*headers.items(), *introduced)
+
+
+async def _before_coming_back(events: EventReader, tries: int) -> None:
+    """A server that lets us go at once each time is not hurried back to, whatever it says."""
+    await asyncio.sleep(max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries))
 
 
 def _pause(tries: int) -> float:

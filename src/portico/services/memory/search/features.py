@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -67,48 +67,57 @@ class NamedAuthors(Struct, frozen=True):
     scopes: Collection[int]
 
 
-def measure(
-    question: Question, matches: Matches, named: NamedAuthors, candidates: Iterable[Candidate]
-) -> list[tuple[float, ...]]:
-    """The features of each candidate that its words have, in the order of FEATURES, up to OF_TEXT. A search spends most
-    of its time here: one loop."""
-    get, shift, head_shift, bits = matches.by_seat.get, matches.shift, matches.head_shift, matches.bits
-    thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
-    shares, rarities, everything = _shares(matches)
-    alike, everything, unit = matches.alike.get, UNIT * everything, 1 / (UNIT << shift)
-    about = ASSISTANT if question.manner.of_assistant else USER
-    found: list[tuple[float, ...]] = []
-    for seat, _, author, kind, _, _ in candidates:
-        # What its words have of the question, and those of its neighbours.
-        own = get(seat, 0)
-        head = shares[own >> head_shift & bits]
-        is_named = kind == about if kind > PERSON else author in named.authors
-        thread = seat >> positions.PLACE_BITS
-        if kind == NOTE:
-            before = after = before_two = 0
-            around = further = own
-        else:
-            before, after, before_two = get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
-            around = own | before | after | before_two | get(seat + 2, 0)
-            further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
-        found.append(
+# The weights of the features up to OF_TEXT, for each kind of memory.
+WordWeights = Sequence[tuple[float, ...]]
+
+
+class Scorer:
+    """What candidates have of a question."""
+
+    def __init__(self, question: Question, matches: Matches, named: NamedAuthors) -> None:
+        self._matches = matches
+        self._named = named
+        self._about = ASSISTANT if question.manner.of_assistant else USER
+        self._shares, self._rarities, self._everything = _shares(matches)
+
+    def scores(self, candidates: Iterable[Candidate], weights: WordWeights) -> list[float]:
+        """What the features of each candidate up to OF_TEXT count together. A search spends most of its time here: one
+        loop, and no list of the features."""
+        matches, shares, rarities = self._matches, self._shares, self._rarities
+        get, head_shift, bits = matches.by_seat.get, matches.head_shift, matches.bits
+        thread_best, thread_all, alike = matches.thread_best.get, matches.thread_all.get, matches.alike.get
+        authors, scopes, about = self._named.authors, self._named.scopes, self._about
+        unit, alike_unit = 1 / (UNIT << matches.shift), 1 / (UNIT * self._everything)
+        found: list[float] = []
+        for seat, _, author, kind, _, _ in candidates:
             (
-                own * unit,
-                head,
-                rarities[around & bits],
-                rarities[further >> head_shift & bits],
-                before * unit,
-                after * unit,
-                before_two * unit,
-                thread_best(thread, 0) * unit,
-                rarities[thread_all(thread, 0) & bits],
-                alike(seat, 0) / everything,
-                is_named,
-                head if is_named else 0.0,
-                kind == PERSON and not is_named and seat >> positions.SCOPE_SHIFT in named.scopes,
+                of_words, of_head, of_around, of_further, of_before, of_after, of_before_two, of_best, of_share,
+                of_alike, of_named, of_named_head, of_company,
+            ) = weights[kind]  # fmt: skip
+            # What its words have of the question, and those of its neighbours.
+            own, thread = get(seat, 0), seat >> positions.PLACE_BITS
+            head = shares[own >> head_shift & bits]
+            said = of_words * own + of_best * thread_best(thread, 0)
+            around = further = own
+            if kind != NOTE:
+                before, after, before_two = get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
+                around = own | before | after | before_two | get(seat + 2, 0)
+                further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
+                said += of_before * before + of_after * after + of_before_two * before_two
+            score = (
+                said * unit
+                + of_head * head
+                + of_around * rarities[around & bits]
+                + of_further * rarities[further >> head_shift & bits]
+                + of_share * rarities[thread_all(thread, 0) & bits]
+                + of_alike * alike(seat, 0) * alike_unit
             )
-        )
-    return found
+            if kind == about if kind > PERSON else author in authors:
+                score += of_named + of_named_head * head
+            elif kind == PERSON and seat >> positions.SCOPE_SHIFT in scopes:
+                score += of_company
+            found.append(score)
+        return found
 
 
 def of_text(kind: int, words: int, flags: int, opens: bool, question: Manner) -> tuple[float, ...]:

@@ -10,13 +10,12 @@ comparing two of these numbers compares their scores.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
+
+from msgspec import Struct
 
 from portico.extend import Transaction
 from portico.services.memory.search import positions
@@ -43,7 +42,21 @@ _AT_LEAST, _HOPE = 4, 0.3
 
 _PLACE = positions.PLACES - 1
 
-Posting = tuple[int, int]
+
+class Postings(Struct):
+    """Which memories have a term, and the weight that it has in each of them."""
+
+    seats: list[int] = []
+    weights: list[int] = []
+
+
+class TermPostings(Postings, kw_only=True):
+    term: str
+
+
+# What makes one list of a column: to fetch as many rows would take longer than to read it.
+SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]') as seats"
+WEIGHTS = "coalesce(cast(json_agg(p.weight) as text), '[]') as weights"
 
 
 class Matches:
@@ -66,19 +79,18 @@ class Matches:
         self.thread_best: dict[int, int] = {}
         self.thread_all: dict[int, int] = {}
 
-    def add(self, term: str, postings: Iterable[Posting], frequency: int) -> None:
+    def add(self, term: str, postings: Postings, frequency: int) -> None:
         """Add the postings of one more term, which `frequency` memories have."""
         worth, by_seat = self.enter(term, frequency), self.by_seat
-        for seat, weight in postings:
-            by_seat[seat] = by_seat.get(seat, 0) + worth[weight]
+        get = by_seat.get
+        for seat, weight in zip(postings.seats, postings.weights, strict=True):
+            by_seat[seat] = get(seat, 0) + worth[weight]
 
-    def add_all(self, postings: Sequence[tuple[str, int, int]]) -> None:
+    def add_all(self, by_term: Mapping[str, Postings]) -> None:
         """Add all postings that there are, of all terms."""
-        often = Counter(map(itemgetter(0), postings))
-        worth = {term: self.enter(term, often[term]) for term in self.terms if term in often}
-        by_seat = self.by_seat
-        for term, seat, weight in postings:
-            by_seat[seat] = by_seat.get(seat, 0) + worth[term][weight]
+        for term in self.terms:
+            if term in by_term:
+                self.add(term, by_term[term], len(by_term[term].seats))
 
     def enter(self, term: str, frequency: int) -> _Worth:
         """The next term, and what its postings bring."""
@@ -100,7 +112,7 @@ class Matches:
         """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
         seats = dict.fromkeys([seat for seat in self.by_seat if seat >> positions.SCOPE_SHIFT in named.scopes])
         seats |= dict.fromkeys(named.newest)
-        self.add(named.term, [(seat, ONE << 1) for seat in seats], named.memories)
+        self.add(named.term, Postings(list(seats), [ONE << 1] * len(seats)), named.memories)
 
     def settle(self, most: int) -> list[tuple[int, int]]:
         """Find the best, and what their threads have."""
@@ -120,27 +132,27 @@ class Matches:
         leading = self.settle(max(BEST, most))
         get, thread_best = self.by_seat.get, self.thread_best
         head_shift, bits, heads = self.head_shift, self.bits, SumsOfBits(self._heads())
+        in_threads = [seat for _, seat in leading if seat & _PLACE != positions.ALONE]
+        best = [seat for _, seat in leading[: most // 2] if seat & _PLACE != positions.ALONE]
+        beside = {seat + step for seat in best for step in (1, 2, -1) if seat & _PLACE or step > 0}
         # The bits below the scores are added as well; that is far below the precision that matters.
-        hopeful, alone = [], []
-        beside: dict[int, None] = {}
-        for number, (own, seat) in enumerate(leading):
-            hope = own + heads[own >> head_shift & bits]
-            if seat & _PLACE == positions.ALONE:
-                alone.append((hope + _THREAD * own, seat))
-                continue
-            near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-            hopeful.append((hope + _NEAR * near + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
-            if number < most // 2:
-                beside[seat + 1] = beside[seat + 2] = None
-                if seat & _PLACE:
-                    beside[seat - 1] = None
-        known = {seat for _, seat in leading}
-        for seat in beside:
-            if seat not in known:
-                own, near = get(seat, 0), get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-                hope = own + heads[own >> head_shift & bits] + _NEAR * near
-                hopeful.append((hope + _THREAD * thread_best[seat >> positions.PLACE_BITS], seat))
-        hopeful += heapq.nlargest(math.ceil(_ALONE * most), alone)
+        hopeful = [
+            (
+                (own := get(seat, 0))
+                + heads[own >> head_shift & bits]
+                + _NEAR * (get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0))
+                + _THREAD * thread_best[seat >> positions.PLACE_BITS],
+                seat,
+            )
+            for seat in beside.union(in_threads)
+        ]
+        alone = [
+            (own + heads[own >> head_shift & bits] + _THREAD * own, seat)
+            for own, seat in leading
+            if seat & _PLACE == positions.ALONE
+        ]
+        alone.sort(reverse=True)
+        hopeful += alone[: math.ceil(_ALONE * most)]
         hopeful.sort(reverse=True)
         del hopeful[most:]
         if wanted is not None and len(hopeful) > _AT_LEAST * wanted:
@@ -186,9 +198,11 @@ class SumsOfBits(dict[int, float]):
 
     def __init__(self, values: Sequence[float]) -> None:
         self._values = values
+        self[0] = 0.0
 
     def __missing__(self, mask: int) -> float:
-        self[mask] = found = sum(value for number, value in enumerate(self._values) if mask >> number & 1)
+        last = mask.bit_length() - 1
+        self[mask] = found = self[mask ^ 1 << last] + self._values[last]
         return found
 
 
@@ -202,7 +216,7 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
             best = [seat for _, seat in found.leading(BEST)]
             _look_up(tx, found, frequent, sorted({*best, *_beside(best)}))
     else:
-        found.add_all(read_postings(tx, list(terms), scopes))
+        found.add_all(_read_postings(tx, list(terms), scopes))
     for one in namespaces:
         found.add_namespace(one)
     return found
@@ -221,7 +235,8 @@ def match_among(
     near = _beside(seat for _, seat in first.leading(BEST)) - set(seats)
     around = _at(tx, [term for _, term in frequencies], sorted(near))
     for frequency, term in sorted(frequencies):
-        found.add(term, own[term] + around[term], frequency)
+        one, other = own[term], around[term]
+        found.add(term, Postings(one.seats + other.seats, one.weights + other.weights), frequency)
     found.settle(BEST)
     return found
 
@@ -237,7 +252,7 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
     found = Matches({term: terms[term] for term in longest}, memories)
     for postings, term in _rare(tx, longest, scope) or _frequent(tx, longest, scope):
-        found.add(term, postings, len(postings))
+        found.add(term, postings, len(postings.seats))
     # Two texts that are alike share most of their words, so at least some of the long ones.
     least = math.ceil(len(found.order) / 4)
     return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
@@ -264,13 +279,11 @@ def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], n
         found.add(term, by_term[term], frequency)
 
 
-def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str, list[Posting]]:
+def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str, Postings]:
     """The postings of each of these terms at these positions."""
-    by_term: dict[str, list[Posting]] = {term: [] for term in terms}
-    sql = "select term, seat, weight from memory_posting where term in :terms and seat in :seats"
-    for term, seat, weight in tx.all(tuple, sql, {"terms": list(terms), "seats": list(seats)}):
-        by_term[term].append((seat, weight))
-    return by_term
+    source = "memory_posting as p where p.seat in :seats and"
+    found = _by_term(tx, source, {"terms": list(terms), "seats": list(seats)})
+    return {term: found.get(term) or Postings() for term in terms}
 
 
 def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
@@ -280,29 +293,34 @@ def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
     return tx.one(int, sql, {"term": term, "most": MOST_POSTINGS + 1, **values})
 
 
-def read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:
+def _read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> dict[str, Postings]:
     source, values = within(scopes)
-    sql = f"select p.term, p.seat, p.weight from {source} p.term in :terms"
-    return tx.all(tuple, sql, {"terms": terms, **values})
+    return _by_term(tx, source, {"terms": terms, **values})
 
 
-def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> list[Posting]:
+def _by_term(tx: Transaction, source: str, values: dict[str, Any]) -> dict[str, Postings]:
+    sql = f"select p.term as term, {SEATS}, {WEIGHTS} from {source} p.term in :terms group by p.term"
+    return {one.term: one for one in tx.all(TermPostings, sql, values)}
+
+
+def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> Postings:
     source, values = within(scopes)
-    sql = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
-    return tx.all(tuple, sql, {"term": term, "most": most, **values})
+    newest = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
+    return tx.one(Postings, f"select {SEATS}, {WEIGHTS} from ({newest}) as p", {"term": term, "most": most, **values})
 
 
-def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Posting], str]]:
+def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[Postings, str]]:
     """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
     first."""
     first = positions.first_of_scope(scope)
     values: dict[str, Any] = {f"term_{number}": term for number, term in enumerate(terms)}
     values |= {"first": first, "end": first + positions.SCOPE}
-    read: list[list[Posting]] = [[] for _ in terms]
+    read = [Postings() for _ in terms]
     for number, seat, weight in tx.all(tuple, _rare_of(len(terms)), values):
-        read[number].append((seat, weight))
-    found = [(postings, term) for postings, term in zip(read, terms, strict=True) if postings]
-    return sorted(found, key=lambda one: len(one[0]))
+        read[number].seats.append(seat)
+        read[number].weights.append(weight)
+    found = [(postings, term) for postings, term in zip(read, terms, strict=True) if postings.seats]
+    return sorted(found, key=lambda one: len(one[0].seats))
 
 
 @lru_cache(FEW_TERMS)
@@ -317,11 +335,12 @@ def _rare_of(terms: int) -> str:
     return " union all ".join(one.format(number) for number in range(terms))
 
 
-def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Posting], str]]:
+def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[Postings, str]]:
     """The first of these terms that a memory of a scope has, and its newest postings: it distinguishes little, but is
     all there is."""
     for term in terms:
-        if postings := _postings_of(tx, term, [scope], FEW_POSTINGS):
+        postings = _postings_of(tx, term, [scope], FEW_POSTINGS)
+        if postings.seats:
             return [(postings, term)]
     return []
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from portico.extend import Transaction, neighbours
-from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, newest_first, within
+from portico.services.memory.search.matching import (
+    MANY_MEMORIES,
+    SEATS,
+    UNIT,
+    Matches,
+    TermPostings,
+    newest_first,
+    within,
+)
 
 # How many other words are looked for; and how many of those that are nearer than this.
 MOST, MOST_NEAR, NEAR = 12, 64, 0.54
@@ -40,18 +49,17 @@ def add_other_words(
         return []
     words = list(dict.fromkeys([word for _, word, _, _ in wanted]))
     by_word = _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among)
+    nearest = defaultdict[str, dict[int, int]](dict)
+    # The nearest comes last, and is what stays.
+    for worth, word, term, _ in reversed(wanted):
+        nearest[term] |= dict.fromkeys(by_word.get(word, ()), round(UNIT * -worth))
     bits = {term: 1 << number for number, term in enumerate(found.order)}
-    free = len(found.order)
-    alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
-    for worth, word, term, _ in wanted:
-        if term not in bits:
-            bits[term], free = 1 << free, free + 1
-        bit, value = bits[term], round(UNIT * -worth)
-        for seat in by_word.get(word, ()):
-            seen = counted.get(seat, 0)
-            if not (seen | by_seat.get(seat, 0)) & bit:
-                counted[seat] = seen | bit
-                alike[seat] = alike.get(seat, 0) + value
+    alike, get, get_own = found.alike, found.alike.get, found.by_seat.get
+    for term, values in nearest.items():
+        bit = bits.get(term, 0)
+        for seat, value in values.items():
+            if not get_own(seat, 0) & bit:
+                alike[seat] = get(seat, 0) + value
     return [seat for _, seat in heapq.nlargest(CANDIDATES, zip(alike.values(), alike, strict=True))]
 
 
@@ -68,28 +76,24 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
 
 
 def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> dict[str, list[int]]:
-    sql = "select term, seat from memory_posting where term in :words and seat in :seats"
-    return _by_word(tx.all(tuple, sql, {"words": words, "seats": list(seats)}))
+    sql = f"select p.term as term, {SEATS} from memory_posting as p where p.term in :words and p.seat in :seats"
+    return _by_word(tx, f"{sql} group by p.term", {"words": words, "seats": list(seats)})
 
 
 def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
     """Which memories have each word; of a frequent one in a large store, the newest."""
     source, values = within(scopes)
     if memories <= MANY_MEMORIES:
-        sql = f"select p.term, p.seat from {source} p.term in :words"
-        return _by_word(tx.all(tuple, sql, {"words": words, **values}))
+        sql = f"select p.term as term, {SEATS} from {source} p.term in :words group by p.term"
+        return _by_word(tx, sql, {"words": words, **values})
     one = (
-        "select * from (select {0} as number, p.seat as seat from {1} p.term = :word_{0} "
-        "order by {2} limit {3}) as word_{0}"
+        "select cast(:word_{0} as text) as term, {1} from "
+        "(select p.seat from {2} p.term = :word_{0} order by {3} limit {4}) as p"
     )
     order = newest_first(scopes)
-    sql = " union all ".join(one.format(number, source, order, MOST_POSTINGS) for number in range(len(words)))
-    values |= {f"word_{number}": word for number, word in enumerate(words)}
-    return _by_word((words[number], seat) for number, seat in tx.all(tuple, sql, values))
+    sql = " union all ".join(one.format(number, SEATS, source, order, MOST_POSTINGS) for number in range(len(words)))
+    return _by_word(tx, sql, values | {f"word_{number}": word for number, word in enumerate(words)})
 
 
-def _by_word(rows: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    found = defaultdict[str, list[int]](list)
-    for word, seat in rows:
-        found[word].append(seat)
-    return found
+def _by_word(tx: Transaction, sql: str, values: dict[str, Any]) -> dict[str, list[int]]:
+    return {one.term: one.seats for one in tx.all(TermPostings, sql, values)}

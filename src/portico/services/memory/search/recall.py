@@ -10,7 +10,6 @@ features (`features.py`).
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,16 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
-from portico.services.memory.search.features import FEATURES, OF_TEXT, Candidate, NamedAuthors, measure, of_text
+from portico.services.memory.search.features import (
+    FEATURES,
+    OF_TEXT,
+    Candidate,
+    NamedAuthors,
+    Scorer,
+    of_text,
+)
 from portico.services.memory.search.index import reading_of
-from portico.services.memory.search.matching import Matches, match, match_among, most_alike
+from portico.services.memory.search.matching import match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.other_words import add_other_words
 from portico.services.memory.search.question import Manner, Question, ask, terms_of
@@ -54,7 +60,6 @@ LITTLE, NEAR = 0.15, 0.35
 # How many of them are kept for each kind of question.
 MOST_SCORES_KEPT = 4096
 _PLACE = positions.PLACES - 1
-_AROUND, _ALIKE = FEATURES.index("around"), FEATURES.index("alike")
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
@@ -84,7 +89,11 @@ def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
 
 
 _WEIGHTS = _weights()
-_OF_WORDS = tuple([(*one[:OF_TEXT], *one[len(FEATURES) :]) for one in kinds] for kinds in _WEIGHTS)
+_OF_WORDS = tuple([one[:OF_TEXT] for one in kinds] for kinds in _WEIGHTS)
+_OF_MEANING = [one[-1] for one in _WEIGHTS[True]]
+# Each feature of words, counted alone; and what a memory is weak without.
+_ALONE = [[tuple(map(name.__eq__, FEATURES[:OF_TEXT]))] * len(_OF_WORDS[0]) for name in FEATURES[:OF_TEXT]]
+_AROUND = [tuple(name in ("around", "alike") for name in FEATURES[:OF_TEXT])] * len(_OF_WORDS[0])
 
 
 class _TextScores(dict[tuple[int, int, int, bool], float]):
@@ -125,21 +134,24 @@ class RecallQuery(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """The candidates and their features: for ranking, and for fitting the weights."""
+    """The candidates and what they are scored by: for ranking, and for fitting the weights."""
 
     question: Question
-    matches: Matches
+    scorer: Scorer
     candidates: list[Candidate]
-    # Those of their words, up to OF_TEXT; with a sense, and one more for it.
-    of_words: list[tuple[float, ...]]
+    # How near the meaning of each is, with a sense.
+    near: list[float] | None
 
     @property
     def features(self) -> list[tuple[float, ...]]:
         """All, in the order of FEATURES; with a sense, and one more for it."""
-        return [
-            (*row[:OF_TEXT], *of_text(kind, words, flags, not seat & _PLACE, self.question.manner), *row[OF_TEXT:])
-            for (seat, _, _, kind, words, flags), row in zip(self.candidates, self.of_words, strict=True)
+        of_words = zip(*[self.scorer.scores(self.candidates, one) for one in _ALONE], strict=True)
+        texts = [
+            of_text(kind, words, flags, not seat & _PLACE, self.question.manner)
+            for seat, _, _, kind, words, flags in self.candidates
         ]
+        rows = [(*one, *text) for one, text in zip(of_words, texts, strict=True)]
+        return rows if self.near is None else [(*row, near) for row, near in zip(rows, self.near, strict=True)]
 
 
 def recall(
@@ -259,20 +271,29 @@ def share_of(one: Record, wanted: Mapping[str, float]) -> float:
 def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
     """By words; with a sense, by words and meanings."""
     seen = look(tx, search)
-    by_meaning, manner = search.sense is not None, seen.question.manner
-    weights, of_text = _OF_WORDS[by_meaning], _text_scores(by_meaning, manner)
+    candidates, near = seen.candidates, seen.near
+    scores = seen.scorer.scores(candidates, _OF_WORDS[near is not None])
+    if near is not None:
+        scores = [
+            score + _OF_MEANING[one[3]] * close for score, one, close in zip(scores, candidates, near, strict=True)
+        ]
+    of_text = _text_scores(near is not None, seen.question.manner)
     scored = [
-        (sum(map(mul, weights[kind], row), of_text[kind, words, flags, not seat & _PLACE]), seat, memory, row)
-        for (seat, memory, _, kind, words, flags), row in zip(seen.candidates, seen.of_words, strict=True)
+        (score + of_text[kind, words, flags, not seat & _PLACE], seat, number)
+        for number, (score, (seat, _, _, kind, words, flags)) in enumerate(zip(scores, candidates, strict=True))
     ]
     # Of two that are alike, the later one.
-    best = heapq.nlargest(search.limit, scored)
-    return [Scored(memory, math.exp(score - best[0][0]), _is_weak(row)) for score, _, memory, row in best]
-
-
-def _is_weak(row: tuple[float, ...]) -> bool:
-    """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
-    return row[_AROUND] + row[_ALIKE] < LITTLE and (len(row) == OF_TEXT or row[OF_TEXT] < NEAR)
+    scored.sort(reverse=True)
+    del scored[search.limit :]
+    best = [candidates[number] for *_, number in scored]
+    # Weak is what neither it nor its neighbours have much of the question in, and whose meaning is not near.
+    weak = [share < LITTLE for share in seen.scorer.scores(best, _AROUND)]
+    if near is not None:
+        weak = [one and near[number] < NEAR for one, (*_, number) in zip(weak, scored, strict=True)]
+    return [
+        Scored(memory, math.exp(score - scored[0][0]), is_weak)
+        for (score, *_), (_, memory, *_), is_weak in zip(scored, best, weak, strict=True)
+    ]
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -314,19 +335,15 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
         add_other_words(tx, matches, terms, search.scopes, seats)
         if sense is None:
             candidates = [one for one in candidates if matches.is_near(one[0])]
-    of_words = measure(question, matches, named, candidates)
-    if sense is not None:
-        of_words = _with_meaning(tx, sense, candidates, of_words)
-    return Look(question, matches, candidates, of_words)
+    near = None if sense is None else _nearness(tx, sense, candidates)
+    return Look(question, Scorer(question, matches, named), candidates, near)
 
 
-def _with_meaning(
-    tx: Transaction, sense: Sense, candidates: list[Candidate], features: list[tuple[float, ...]]
-) -> list[tuple[float, ...]]:
-    """The features with the closeness of meaning; for a memory without a vector, the mean of the others."""
+def _nearness(tx: Transaction, sense: Sense, candidates: list[Candidate]) -> list[float]:
+    """How near the meaning of each is; of a memory without a vector, the mean of the others."""
     near = sense.closeness(tx, [one[0] for one in candidates])
     usual = sum(near.values()) / len(near) if near else 0.0
-    return [(*row, near.get(one[0], usual)) for one, row in zip(candidates, features, strict=True)]
+    return [near.get(one[0], usual) for one in candidates]
 
 
 def _memories(tx: Transaction, scopes: Sequence[int] | None) -> int:

@@ -18,7 +18,7 @@ LONGEST = 64
 MOST_TERMS = 20_000
 
 
-class TextTerms(Struct, frozen=True):
+class TextTerms(Struct, frozen=True, gc=False):
     # Each term of the text, and how often it occurs.
     terms: dict[str, int]
     # The terms near the beginning: what a text is about is said early.
@@ -104,8 +104,9 @@ _REPLIES_OF_TWO = {("got", "it"), ("makes", "sense"), ("can", "you"), ("you", "r
 _STANDING_FIRST = listed("always never please whenever")
 _STANDING = re.compile(r"^\s*(?:from now on|when i ask)\b|\bi prefer\b|\bwhen(?:ever)? i ask\b")
 _STANDING_WORDS = listed("prefer ask now")
-_NAMES = re.compile(r"[a-z,;] [A-Z][a-z]")
-_WHEN = re.compile(r"\b\d{4}\b|\b\d+(?:st|nd|rd|th)\b")
+# A look back is quicker than to begin with what is found everywhere.
+_NAMES = re.compile(r" [A-Z](?<=[a-z,;] [A-Z])[a-z]")
+_WHEN = re.compile(r"\d(?<=\b\d)(?:\d{3}\b|\d*(?:st|nd|rd|th)\b)")
 _DIGIT = re.compile(r"\d")
 # The rest of a long text is of the same kind.
 _ENOUGH = 8000
