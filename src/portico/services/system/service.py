@@ -17,7 +17,7 @@ from weakref import WeakSet
 from msgspec import Meta
 
 from portico import Context, Server, Service, ToolError, completion, prompt, resource, tool
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.extend import Component, explained
 from portico.services.system import levels as allowed
 from portico.services.system.client_roots import ClientRoots
@@ -50,7 +50,10 @@ from portico.services.system.results import (
 from portico.services.texts import sections
 
 if TYPE_CHECKING:
+    from portico.services.system import machine as machine_module
     from portico.services.system.machine import Machine
+else:
+    machine_module = LazyModule("portico.services.system.machine")
 
 log = logging.getLogger("portico")
 
@@ -122,7 +125,7 @@ class System(Service):
         """What answers the calls. It imports a great deal, so it is made for the first of them."""
         with self._lock:
             if self._machine is None:
-                made: Machine = load_module("portico.services.system.machine").Machine(**self._options)
+                made: Machine = machine_module.Machine(**self._options)
                 self._machine = made
             return self._machine
 
