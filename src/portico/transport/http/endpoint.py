@@ -31,7 +31,7 @@ from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.errors import ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
-from portico.wire.methods import METHODS
+from portico.wire.methods import METHODS, read_call
 from portico.wire.revisions import Revision
 
 if TYPE_CHECKING:
@@ -85,9 +85,15 @@ class Endpoint:
     # 2026-07-28: each request alone
 
     def post(self, request: Request, writer: ResponseWriter) -> None:
-        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
-        version = request.headers.get(http.VERSION)
+        headers = request.headers
+        version = headers.get(http.VERSION)
         modern = version is not None and version not in refusals.WITH_SESSIONS
+        if modern and headers.get(http.METHOD) == b"tools/call":
+            call = read_call(request.body)
+            if call is not None:
+                self.stateless.post(call, request, writer)
+                return
+        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
             self.stateless.post(frame, request, writer)
         elif isinstance(frame, Malformed):
