@@ -40,7 +40,7 @@ from portico.wire.errors import (
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
-from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
+from portico.wire.methods import METHODS, MODERN_ONLY, CallFrame, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
 
@@ -114,7 +114,6 @@ class Door:
         frame: Frame,
         reply: Reply,
         sender: Sender = UNKNOWN_SENDER,
-        *,
         modern: bool = False,
         gate: Gate | None = None,
     ) -> bytes | None:
@@ -146,7 +145,10 @@ class Door:
         typed, meta = None, metas.NO_META
         # A notification need not say who sends it.
         if frame.id is not UNSET:
-            typed, said = methods.read(method, frame.params)
+            if type(frame) is CallFrame:
+                typed, said = frame.typed, frame.typed.meta  # type: ignore[union-attr]
+            else:
+                typed, said = methods.read(method, frame.params)
             if said is not NOTHING:
                 # A client says the same of itself in each request.
                 meta = metas.known.get(bytes(said)) or metas.read(said)
@@ -438,9 +440,12 @@ def _text(error: Exception) -> str:
 
 def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
-    if isinstance(failure, ToolError):
-        return refusal(failure)
-    result = refusal(unexpected(failure, call.method, call.reply))
+    return refusal(failure) if isinstance(failure, ToolError) else unforeseen(failure, call.method, call.reply)
+
+
+def unforeseen(failure: BaseException, where: str, reply: Reply | None = None) -> CallToolResult:
+    """The result of a tool that failed unexpectedly: of some failures the kind is told, and never the text."""
+    result = refusal(unexpected(failure, where, reply))
     kind = next((one.__name__ for one in _TELLING if isinstance(failure, one)), None)
     if kind is not None:
         result.meta = {ERROR: {"error_type": kind, "retryable": False}}

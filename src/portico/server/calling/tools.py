@@ -215,7 +215,7 @@ class Tool:
         return self._result(call, value)
 
     def _result(self, call: Call, value: Any) -> Any:
-        result = to_result(value, uri=self._uri, verify=self._verify)
+        result = to_result(value, self._uri, self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result
