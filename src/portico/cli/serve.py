@@ -259,7 +259,8 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of the built-in services, and what its settings say about serving it. Loaded when needed, because most
     people serve a server of their own."""
     settings = assembly.read_settings(arguments.profile, arguments.config)
-    names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
+    said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
+    names = None if said is None else [name for name in said if name]
     data = made_directory(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))

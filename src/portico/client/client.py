@@ -38,7 +38,7 @@ from portico.client.tasks import RemoteTask, handle
 from portico.rpc.call import Call, Handler
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
-from portico.transport.http_client.streamable import RequestSender
+from portico.transport.http_client.side import RequestSender
 from portico.transport.link import Trace
 from portico.transport.targets import Target, names_several, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream

@@ -440,9 +440,12 @@ def _text(error: Exception) -> str:
 
 def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
-    if isinstance(failure, ToolError):
-        return refusal(failure)
-    result = refusal(unexpected(failure, call.method, call.reply))
+    return refusal(failure) if isinstance(failure, ToolError) else unforeseen(failure, call.method, call.reply)
+
+
+def unforeseen(failure: BaseException, where: str, reply: Reply | None = None) -> CallToolResult:
+    """The result of a tool that failed unexpectedly: of some failures the kind is told, and never the text."""
+    result = refusal(unexpected(failure, where, reply))
     kind = next((one.__name__ for one in _TELLING if isinstance(failure, one)), None)
     if kind is not None:
         result.meta = {ERROR: {"error_type": kind, "retryable": False}}

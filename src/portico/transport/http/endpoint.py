@@ -26,7 +26,8 @@ from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.headers import Headers
 from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
-from portico.transport.http.sessions import HttpSession, Sessions
+from portico.transport.http.session import HttpSession
+from portico.transport.http.sessions import Sessions
 from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.errors import ProtocolError
