@@ -1,4 +1,5 @@
-"""What vectors cost: the CPU time of one question, and of giving memories theirs in the background.
+"""What vectors cost: the CPU time of one question, and of giving memories theirs in the background, by numpy and, where
+CTranslate2 is installed, in whole numbers of eight bits.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/memory_vectors.py [--memories 512] [--questions 200]
 
@@ -11,13 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from memory_corpus import Corpus
 from portico.services.memory.search import model, model_download
 from portico.services.memory.search.meaning import PIECES, Meanings, embed_pending, passage
+from portico.services.memory.search.minilm import MiniLM
+from portico.services.memory.search.minilm_int8 import Int8MiniLM
 from portico.services.memory.search.word_pieces import WordPieces
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -58,9 +63,11 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     options = parser.parse_args()
     folder = model.find(MODELS) or model_download.fetch(MODELS)
-    meanings = model.meanings(MODELS)
-    if meanings is None:
+    if importlib.util.find_spec("numpy") is None:
         raise SystemExit("numpy is not installed: pip install 'portico[memory-vectors]'")
+    kinds: dict[str, type[MiniLM] | type[Int8MiniLM]] = {"numpy": MiniLM}
+    if importlib.util.find_spec("ctranslate2") is not None:
+        kinds["eight bits"] = Int8MiniLM
     corpus, pieces = Corpus(), WordPieces(folder / "vocab.txt")
     texts = [corpus.text() for _ in range(options.questions)]
     questions = [corpus.question(text) for text in texts]
@@ -68,13 +75,15 @@ def main() -> None:
     def mean(some: list[str]) -> float:
         return sum(len(pieces.numbers(one, PIECES)) for one in some) / len(some)
 
-    taken = ask(meanings, questions)
-    half, most = taken[len(taken) // 2], taken[len(taken) * 9 // 10]
-    print(f"question of {mean(questions):.0f} pieces: p50 {half:.1f} ms, p90 {most:.1f} ms")
-    print(f"a memory has {mean([passage(text, None) for text in texts]):.0f} pieces, without what came before")
-    for threads, name in ((False, "alone"), (True, "in a thread")):
-        cpu, clock = asyncio.run(ingest(meanings, options.memories, threads))
-        print(f"memories {name}: {cpu:.0f} a second of CPU time, {clock:.0f} by the clock")
+    print(f"a question has {mean(questions):.0f} pieces, a memory {mean([passage(text, None) for text in texts]):.0f}")
+    for kind, encoder in kinds.items():
+        meanings = Meanings(MiniLM.name, partial(encoder, folder))
+        taken = ask(meanings, questions)
+        half, most = taken[len(taken) // 2], taken[len(taken) * 9 // 10]
+        print(f"{kind}, question: p50 {half:.1f} ms, p90 {most:.1f} ms")
+        for threads, name in ((False, "alone"), (True, "in a thread")):
+            cpu, clock = asyncio.run(ingest(meanings, options.memories, threads))
+            print(f"{kind}, memories {name}: {cpu:.0f} a second of CPU time, {clock:.0f} by the clock")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import hypothesis
 import msgspec
 import pytest
 
+from portico.gateway import routes
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
@@ -47,6 +48,10 @@ MODERN = "2026-07-28"
 
 # A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A first list of a gateway waits for its upstreams for as long as a busy machine needs to start them.
+routes.FIRST_SECONDS = 30.0
 
 
 # A busy machine is no fault of an example's.

@@ -18,7 +18,7 @@ import pytest
 from frames import complaints
 from portico.rpc.channel import Channel, ChannelReply
 from portico.rpc.door import Door, _Awaited
-from portico.transport.http.sessions import SessionStream
+from portico.transport.http.session_streams import SessionStream
 from portico.transport.http.stateless import HttpReply
 from portico.transport.http_client.streamable import StreamableHttp
 from portico.transport.link import Duplex

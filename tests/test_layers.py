@@ -46,6 +46,9 @@ FLOORS = {
 # What the wire may use: nothing that waits, reads a clock or opens anything.
 IMPURE = {"asyncio", "socket", "threading", "time", "datetime.now", "os", "io", "subprocess", "selectors", "random"}
 
+# What it loads needs packages that may not be there, and whether they are is asked here.
+WITHOUT_TYPES = {SOURCE / "cli" / "port.py"}
+
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
@@ -107,6 +110,29 @@ def loaded(path: Path) -> Iterator[str]:
 
 def test_our_own_modules_are_loaded_by_name_in_one_place() -> None:
     assert not [wrong for path in MODULES for wrong in loaded(path)]
+
+
+def lazy(path: Path) -> Iterator[str]:
+    """The LazyModules that type checkers are not shown under the same name; and modules loaded by a written name."""
+    for node in sources.nodes(path):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            shown = {
+                (alias.asname or alias.name, f"{one.module}.{alias.name}")
+                for one in node.body
+                if isinstance(one, ast.ImportFrom)
+                for alias in one.names
+            }
+            made = [one for one in node.orelse if isinstance(one, ast.Assign) and "LazyModule" in ast.dump(one)]
+            for one in made:
+                module = ast.literal_eval(one.value.args[0])  # type: ignore[attr-defined]
+                if (ast.unparse(one.targets[0]), module) not in shown:
+                    yield f"{path}:{one.lineno} is not imported under TYPE_CHECKING as well"
+        elif isinstance(node, ast.Call) and sources.called(node) == "load_module" and path not in WITHOUT_TYPES:
+            yield from (f"{path}:{line} loads {name} unseen: use LazyModule" for name, line in named(node))
+
+
+def test_type_checkers_see_what_is_loaded_later() -> None:
+    assert not [wrong for path in MODULES for wrong in lazy(path)]
 
 
 def late(path: Path) -> Iterator[str]:

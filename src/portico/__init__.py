@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import AssistantMessage, Message, Prompt, UserMessage
     from portico.server.calling.resources import ResourceSecurity
     from portico.server.calling.results import Audio, File, Image, ToolResult
-    from portico.server.calling.tools import Tool
+    from portico.server.calling.tools import TaskConfig, Tool
     from portico.server.familiar.checks import AuthCheck, AuthContext, AuthMiddleware, require_scopes, restrict_tag
     from portico.server.familiar.extension import (
         Extension,
@@ -138,7 +138,6 @@ if TYPE_CHECKING:
         VersionFilter,
     )
     from portico.server.skills.skills import Skills
-    from portico.server.tasks.config import TaskConfig
     from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
     from portico.wire.meta import Icon
     from portico.wire.tools import ToolAnnotations
@@ -224,7 +223,7 @@ _HOMES = {
         "Image",
         "ToolResult",
     ),
-    "portico.server.calling.tools": ("Tool",),
+    "portico.server.calling.tools": ("TaskConfig", "Tool"),
     "portico.server.familiar.names": (
         "InsufficientScopeError",
         "PromptError",
@@ -311,7 +310,6 @@ _HOMES = {
         "VersionFilter",
     ),
     "portico.server.skills.skills": ("Skills",),
-    "portico.server.tasks.config": ("TaskConfig",),
     "portico.wire.errors": (
         "Error",
         "ProtocolError",

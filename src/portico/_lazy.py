@@ -34,6 +34,25 @@ def load_module(name: str) -> Any:
             gc.enable()
 
 
+class LazyModule:
+    """A module that is imported when something of it is first asked for. Type checkers are shown the module itself:
+
+    if TYPE_CHECKING:
+        from portico.server import endpoint
+    else:
+        endpoint = LazyModule("portico.server.endpoint")
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            # Asked by those who look at everything, such as pytest at a plugin: that is no use of it.
+            raise AttributeError(f"{self._name} is loaded with its first public name, not with {attribute!r}")
+        return getattr(load_module(self._name), attribute)
+
+
 def loaded_module(name: str) -> Any:
     """The module of this name if something has imported it, and otherwise None."""
     return sys.modules.get(name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache, partial, wraps
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Concatenate,
@@ -25,8 +26,13 @@ from typing import (
     get_type_hints,
 )
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.schema import problems
+else:
+    problems = LazyModule("portico.schema.problems")
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -142,7 +148,7 @@ def _path(option: str, text: str) -> str:
 def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], kind_of: Callable[[str], Any]) -> None:
     for name, value in given.items():
         if name not in known:
-            close = load_module("portico.schema.problems").nearest(name, known)
+            close = problems.nearest(name, known)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
             raise WrongOption(f"{of} has no option {name!r}; {hint}", name)
         kind = kind_of(name)

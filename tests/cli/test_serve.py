@@ -328,7 +328,7 @@ def test_the_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> Non
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed here")
 def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
     old = tmp_path / "python3.10"
-    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.10.12" && exit 0\nexit 1\n')
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.10.12" && exit 0\nexit 3\n')
     old.chmod(0o755)
     root = Path(__file__).parents[2]
     command = ["make", "-C", str(root), "install", f"PYTHON={old}"]

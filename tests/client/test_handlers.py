@@ -326,5 +326,5 @@ async def test_progress_for_nobody_is_ignored() -> None:
     heard: list[Any] = []
     async with Client(handler) as client:
         await client.call_tool("t", on_progress=lambda *said: heard.append(said))
-        assert client._upstream._progressing == {}
+        assert client._upstream._notified.progressing == {}
     assert heard == [(1.0, None, None)]

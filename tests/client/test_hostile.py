@@ -23,7 +23,7 @@ from portico.client import lists, requests
 from portico.rpc.call import Call
 from portico.schema.check import with_formats
 from portico.transport import process
-from portico.transport.http_client import streamable
+from portico.transport.http_client import streams
 from portico.wire import jsonrpc
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
@@ -348,7 +348,7 @@ async def test_what_comes_before_an_answer_has_an_end(
 ) -> None:
     """Also for a call that may take as long as it likes."""
     there = await serve(Endpoint(modern=modern))
-    monkeypatch.setattr(streamable, "MOST_EVENTS", 100 if bound == "events" else 10_000_000)
+    monkeypatch.setattr(streams, "MOST_EVENTS", 100 if bound == "events" else 10_000_000)
     said = {"level": "info", "data": "x" * (1 if bound == "events" else 10_000)}
 
     async def rule(peer: Peer, request: Request) -> None:

@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server, ToolError
+from portico.gateway import routes
 from portico.wire.errors import Error
 from portico.wire.inputs import ElicitResult
 
 REVISION = "2025-11-25"
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("work", "ask", "slow")]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hang when it is listed too."""
+    monkeypatch.setattr(routes, "FIRST_SECONDS", 2.0)
 
 
 class Chaotic:

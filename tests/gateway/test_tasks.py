@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway
-from portico.gateway import routes
 from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError
 from portico.wire.inputs import ElicitResult
 
@@ -18,11 +17,6 @@ SERVER = [sys.executable, str(Path(__file__).parent / "tasking_server.py")]
 ERAS = ["2025-11-25", "2026-07-28"]
 EXTENSION = "io.modelcontextprotocol/tasks"
 PATIENCE = 30.0
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "FIRST_SECONDS", PATIENCE)
 
 
 def gateway_to(revision: str, **options: Any) -> Gateway:

@@ -55,6 +55,21 @@ def test_a_folder_without_a_repository_goes_by_its_path(tmp_path: Path) -> None:
     assert repository.look("/").project == "path/"
 
 
+@pytest.mark.parametrize("remote", ["", "../elsewhere/app.git"])
+def test_worktrees_of_one_repository_are_one_project(tmp_path: Path, remote: str) -> None:
+    one, tree = repo(tmp_path / "app", remote), tmp_path / "trees" / "deep" / "fix"
+    inside = one / ".git" / "worktrees" / "fix"
+    inside.mkdir(parents=True)
+    (inside / "HEAD").write_text("ref: refs/heads/fix\n")
+    (inside / "commondir").write_text("../..\n")
+    tree.mkdir(parents=True)
+    (tree / ".git").write_text(f"gitdir: {inside}\n")
+    there = repository.look(tree)
+    assert (there.project, there.branch, there.root) == (repository.look(one).project, "fix", str(tree))
+    # What was stored when it was a project of its own is still seen there.
+    assert there.former == (f"path{tree}" if not remote else "folder/app")
+
+
 def test_clones_of_one_repository_are_one_project(tmp_path: Path) -> None:
     one = repo(tmp_path / "one", "git@example.com:Team/shop.git")
     other = repo(tmp_path / "other", "https://ann:secret@example.com:8443/Team/shop/")

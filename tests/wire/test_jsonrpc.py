@@ -654,3 +654,70 @@ def test_an_honest_message_is_not_read_again(separators: tuple[str, str], monkey
 )
 def test_a_member_that_stands_twice_is_found_whatever_the_space(text: str, twice: bool) -> None:
     assert jsonrpc.doubled(msgspec.Raw(text.encode())) is twice
+
+
+# A tools/call that is read in one decode says what it would have said in two
+
+
+META = '"_meta":{"progressToken":1}'
+PLAIN = message('"id":7', '"method":"tools/call"', '"params":{"name":"n","arguments":{"a":1,"b":"}"},' + META + "}")
+
+
+def read_twice(data: bytes) -> tuple[Any, ...]:
+    found = frame(data)
+    typed, meta = methods.read(str(found.method), found.params)
+    return found.id, found.method, bytes(found.params), typed, bytes(meta)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PLAIN,
+        PLAIN.replace(b'"id":7', b'"id":"params"'),
+        PLAIN.replace(b'"id":7', b'"id":-9223372036854775807'),
+        message('"params":{' + META + ',"arguments":{"params":{}},"name":"p"}', '"method":"tools/call"', '"id":"x"'),
+        message('"params":{"name":"","arguments":[],"_meta":0}', '"id":0', '"method":"tools/call"'),
+    ],
+)
+def test_a_plain_tools_call_is_read_at_once(data: bytes) -> None:
+    found = methods.read_call(data)
+    assert found is not None and found.typed is not None
+    once = (found.id, found.method, bytes(found.params), found.typed, bytes(found.typed.meta))
+    assert once == read_twice(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b"[" + PLAIN + b"]",
+        PLAIN + b" ",
+        PLAIN[:-1],
+        PLAIN + PLAIN,
+        PLAIN.replace(b"2.0", b"2.1"),
+        PLAIN.replace(b"tools/call", b"tools/calm"),
+        PLAIN.replace(b'"id":7,', b""),
+        PLAIN.replace(b'"id":7', b'"id":null'),
+        PLAIN.replace(b'"id":7', b'"id":-0'),
+        PLAIN.replace(b'"id":7', b'"id":"\\u0061"'),
+        PLAIN.replace(b'"id":7', b'"id":9223372036854775808'),
+        PLAIN.replace(b'"id":7', b'"id":7,"id":7'),
+        PLAIN.replace(b'"id":7', b'"id":7,"typed":null'),
+        PLAIN.replace(b'"id":7', b'"id":7,"result":{}'),
+        PLAIN.replace(b'"n"', b'"n","name":"m"'),
+        PLAIN.replace(b'"n"', b'"n","n\\u0061me":"m"'),
+        PLAIN.replace(b'"n"', b'"n","requestState":"s"'),
+        PLAIN.replace(b'"n"', '"é"'.encode()),
+        PLAIN.replace(b'"n"', b'"\xff"'),
+        PLAIN.replace(b'"n"', b"1"),
+        PLAIN.replace(b'"b"', b'"a"'),
+        PLAIN.replace(b'"arguments":{"a":1,"b":"}"},', b""),
+        PLAIN.replace(b"," + META.encode(), b""),
+        PLAIN.replace(b'{"a":1', b'{"c":[%s1],"a":1' % (b"1," * 200_000)),
+    ],
+)
+def test_any_other_is_left_to_the_longer_way(data: bytes) -> None:
+    """So what is refused there is refused, and in the same words."""
+    assert methods.read_call(data) is None

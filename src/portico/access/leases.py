@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.access.limits import Rate
 from portico.wire.errors import Error
 
 if TYPE_CHECKING:
+    from portico.store import database as database_module
     from portico.store.database import Database
     from portico.store.transaction import Transaction
+else:
+    database_module = LazyModule("portico.store.database")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 # After so long what was taken and not spent is given up.
@@ -60,7 +63,7 @@ class QuotaStore:
         return self._database is not None and time.monotonic() >= self._alone_until
 
     async def open(self) -> None:
-        kind = load_module("portico.store.database").Database
+        kind = database_module.Database
         try:
             database: Database = await kind(self._url, patience=PATIENCE_SECONDS).open()
             try:

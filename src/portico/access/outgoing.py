@@ -31,7 +31,7 @@ from portico.rpc.questions import require
 from portico.transport.http_client.authorizer import Authorizer
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.transport.http_client.streamable import RequestSender
+from portico.transport.http_client.side import RequestSender
 from portico.wire.errors import MissingCapability, ToolError
 from portico.wire.inputs import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.methods import ASKABLE

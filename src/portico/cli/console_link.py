@@ -8,14 +8,20 @@ import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.cli import local_token
 from portico.cli.data import made_directory
 from portico.server.server import Server
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.console import gate, site
+else:
+    gate = LazyModule("portico.console.gate")
+    site = LazyModule("portico.console.site")
 
 # Whose the secret in a file is that links are signed with.
 CONSOLE = "console"
@@ -25,8 +31,7 @@ _SECRET = "PORTICO_CONSOLE_SECRET"
 
 def attach_console(server: Server, arguments: argparse.Namespace, **options: Any) -> Any:
     """The ConsoleSite of a server that is about to be served over HTTP; None if there is to be none."""
-    site = load_module("portico.console.site")
-    access = load_module("portico.console.gate").ConsoleAccess.read(arguments.console)
+    access = gate.ConsoleAccess.read(arguments.console)
     if access is None:
         return None
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0

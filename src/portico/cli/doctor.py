@@ -13,12 +13,12 @@ import sys
 from collections.abc import Awaitable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import Struct
 
 from portico import __version__
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.auth.errors import AuthorizationFailed
 from portico.cli.connect import client_for, is_url
 from portico.cli.data import NAME
@@ -36,6 +36,15 @@ from portico.store.folder import data_directory
 from portico.store.transaction import Transaction
 from portico.wire.errors import Error, ToolError, UsageError
 
+if TYPE_CHECKING:
+    from portico.console import oauth_chain
+    from portico.services.memory.store import memories
+    from portico.services.tasks import items
+else:
+    oauth_chain = LazyModule("portico.console.oauth_chain")
+    memories = LazyModule("portico.services.memory.store.memories")
+    items = LazyModule("portico.services.tasks.items")
+
 LOWEST = (3, 11)
 STORE_SECONDS = 5.0
 # What each extra brings, by the module that tells whether it is there.
@@ -50,6 +59,7 @@ EXTRAS = {
     "cel": "cel_expr_python",
     "postgres": "psycopg",
     "memory-vectors": "numpy",
+    "memory-vectors-fast": "ctranslate2",
     "live": "eryx",
     "system": "psutil",
 }
@@ -210,8 +220,7 @@ class _MigrationRow(Struct):
 
 def _histories() -> dict[str, Path]:
     """The services import more than a server of one's own has, so they are looked up here only."""
-    memory = load_module("portico.services.memory.store.memories")
-    items = load_module("portico.services.tasks.items")
+    memory = memories
     return {"tasks": engine.MIGRATIONS, memory.HISTORY: memory.MIGRATIONS, items.HISTORY: items.MIGRATIONS}
 
 
@@ -293,7 +302,7 @@ async def _target(arguments: argparse.Namespace, printer: Printer) -> list[Healt
 
 async def _login(url: str) -> list[HealthFinding]:
     """Each link of the chain that leads to a token."""
-    chain = load_module("portico.console.oauth_chain")
+    chain = oauth_chain
     found = []
     for step in await _within(chain.follow_chain(url)):
         wrong = [one for one in step.findings if one.level == "error"]

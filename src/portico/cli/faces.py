@@ -7,12 +7,18 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule, load_module
 from portico.cli.data import store_url
 from portico.server.guard import Kind, Owned
 from portico.server.server import FaceChoice, Server
+
+if TYPE_CHECKING:
+    from portico.faces import auto, late
+else:
+    auto = LazyModule("portico.faces.auto")
+    late = LazyModule("portico.faces.late")
 
 log = logging.getLogger("portico")
 
@@ -55,7 +61,7 @@ def worn(
     brief = {"brief": True} if chosen.brief else {}
     face = _made(name, server, part, arguments, said, chosen.always, **brief)
     server.hold(face.desk.lifespan)
-    return load_module("portico.faces.auto").AutoFace(face) if wanted == "auto" else face
+    return auto.AutoFace(face) if wanted == "auto" else face
 
 
 def _offer_beside(server: Server, part: Any, path: str, arguments: argparse.Namespace, said: FaceChoice) -> None:
@@ -71,7 +77,7 @@ def _offer(server: Server, name: str, path: str, make: Callable[[], Any], part: 
     """It is loaded by the first client that wants it."""
     # Scripts need a jail that other systems do not have: there this face is for no one.
     if name != "code" or sys.platform == "linux":
-        face = load_module("portico.faces.late").LateFace(part or server, name, make)
+        face = late.LateFace(part or server, name, make)
         server.add_endpoint(path, face)
         server.hold(face.lifespan)
 

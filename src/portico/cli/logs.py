@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.telemetry import logging_formats, request_log
+else:
+    logging_formats = LazyModule("portico.telemetry.logging_formats")
+    request_log = LazyModule("portico.telemetry.request_log")
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 # What others call them.
@@ -35,9 +42,9 @@ def _known(said: str, where: str) -> str:
 
 
 def _log_requests(form: str) -> None:
-    formats = load_module("portico.telemetry.logging_formats")
+    formats = logging_formats
     for handler in logging.getLogger().handlers:
         handler.setFormatter(formats.formatter(form))
-    log = load_module("portico.telemetry.request_log")
+    log = request_log
     log.log.setLevel(logging.INFO)
     log.log_requests()

@@ -13,11 +13,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.cli.data import NAME, store_url
 from portico.cli.forms import parser_for
 from portico.cli.forms.services import HOOKS
@@ -26,6 +26,12 @@ from portico.services.memory.hooks import answers
 from portico.services.memory.hooks.sqlite_peek import CannotPeek, peek
 from portico.services.repository import Where
 from portico.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from portico.services.memory.hooks import stored_answers, transcript_picks
+else:
+    stored_answers = LazyModule("portico.services.memory.hooks.stored_answers")
+    transcript_picks = LazyModule("portico.services.memory.hooks.transcript_picks")
 
 LONGEST_INPUT = 50_000_000
 # For a lock of the database, and for the whole hook.
@@ -80,7 +86,6 @@ def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> 
     url = store_url(arguments.store, arguments.data, NAME)
     now = moments.now()
     if name == "pre-compact":
-        transcript_picks = load_module("portico.services.memory.hooks.transcript_picks")
         picked = transcript_picks.pick(answers.said(given, "transcript_path"))
         return _by_service(name, given, url, where) if picked else None
 
@@ -107,6 +112,4 @@ def _where(given: dict[str, Any], arguments: argparse.Namespace) -> Where:
 
 def _by_service(name: str, given: dict[str, Any], url: str, where: Where) -> dict[str, Any] | None:
     """For hooks that write, for PostgreSQL, and for tables of an older version."""
-    stored_answers = load_module("portico.services.memory.hooks.stored_answers")
-    answer: dict[str, Any] | None = stored_answers.answer(name, given, url, where, patience=LOCK_SECONDS)
-    return answer
+    return stored_answers.answer(name, given, url, where, patience=LOCK_SECONDS)

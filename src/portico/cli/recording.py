@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.cli.connect import connection_options
 from portico.cli.forms import complete_serving, parse, parser_for
 from portico.cli.logs import set_log_level
@@ -19,6 +19,15 @@ from portico.transport.loops import new_loop
 from portico.transport.targets import Target, target_of
 from portico.wire.meta import Implementation
 
+if TYPE_CHECKING:
+    from portico.recording import proxy as proxy_module
+    from portico.recording import replay as replay_module
+    from portico.recording import tape as tape_module
+else:
+    proxy_module = LazyModule("portico.recording.proxy")
+    replay_module = LazyModule("portico.recording.replay")
+    tape_module = LazyModule("portico.recording.tape")
+
 NOT_RECORDED = 1
 MOST_SHOWN = 20
 
@@ -29,7 +38,7 @@ def run_record(words: list[str]) -> None:
     arguments.oauth = False
     # Before the file: what is in it is not lost for a target that is none.
     target = _target(arguments)
-    tape = load_module("portico.recording.tape").TapeWriter(arguments.out)
+    tape = tape_module.TapeWriter(arguments.out)
     try:
         if arguments.port is None and arguments.host is None:
             _record_stdio(arguments, target, tape)
@@ -41,7 +50,7 @@ def run_record(words: list[str]) -> None:
 
 
 def _record_stdio(arguments: argparse.Namespace, target: Target, tape: Any) -> None:
-    proxy = load_module("portico.recording.proxy").Proxy(target, tape)
+    proxy = proxy_module.Proxy(target, tape)
     stdin, stdout = stdio.claim()
     if sys.stderr.isatty():
         _tell(f"recording to {arguments.out}, until the client goes away")
@@ -77,7 +86,7 @@ def _target(arguments: argparse.Namespace) -> Target:
 def run_replay(words: list[str]) -> int:
     arguments = complete_serving(_completed(parser_for("replay").read(words)))
     set_log_level("warning")
-    replay = load_module("portico.recording.replay").Replay.load(arguments.file)
+    replay = replay_module.Replay.load(arguments.file)
     server = replay.server()
     if arguments.transport == "http":
         server.run("http", host=arguments.host, port=arguments.port)

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from shlex import quote
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.cli import faces, local_token, welcome
 from portico.cli.console_link import announce_console, attach_console
 from portico.cli.data import made_directory, store_url
@@ -24,6 +24,20 @@ from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.access import authorization, settings
+    from portico.gateway import gateway
+    from portico.server import endpoint
+    from portico.services import assembly
+    from portico.transport.http import place as http_place
+else:
+    authorization = LazyModule("portico.access.authorization")
+    settings = LazyModule("portico.access.settings")
+    gateway = LazyModule("portico.gateway.gateway")
+    endpoint = LazyModule("portico.server.endpoint")
+    assembly = LazyModule("portico.services.assembly")
+    http_place = LazyModule("portico.transport.http.place")
 
 
 def run(words: list[str]) -> None:
@@ -71,7 +85,7 @@ def run(words: list[str]) -> None:
 
 
 def _run(server: Server, options: dict[str, Any], announce: Callable[[str], None] | None, site: Any) -> None:
-    load_module("portico.server.endpoint").run(server, announce=partial(announce_console, site, announce), **options)
+    endpoint.run(server, announce=partial(announce_console, site, announce), **options)
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:
@@ -99,7 +113,7 @@ def _serving(arguments: argparse.Namespace) -> Any:
     say."""
     if arguments.config is None:
         return None
-    return load_module("portico.services.assembly").read_settings(None, arguments.config).serve
+    return assembly.read_settings(None, arguments.config).serve
 
 
 def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
@@ -113,14 +127,13 @@ def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
     given = {name: part for name, part in flags.items() if part}
     if arguments.config is None and not given:
         return
-    settings = load_module("portico.access.settings")
     said = settings.AccessSettings() if arguments.config is None else settings.read_file(arguments.config)
     if given:
         below = said.sections.get("auth")
         if below is None and (arguments.target or "").endswith(".toml"):
             # A gateway's own file may say the rest.
             below = settings.read_file(arguments.target).sections.get("auth")
-        said.sections["auth"] = load_module("portico.access.authorization").changed(below, given)
+        said.sections["auth"] = authorization.changed(below, given)
     settings.apply(server, said)
 
 
@@ -146,11 +159,10 @@ OPERATOR = "operator"
 
 def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
     """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
-    endpoint = load_module("portico.server.endpoint")
     services = {service.name for service in server.services}
     # What is not there yet may be switched on.
     personal = _PERSONAL & services or OPERATOR in services
-    near = arguments.unix is None and endpoint.Place(host=arguments.host, fd=arguments.fd).is_local()
+    near = arguments.unix is None and http_place.Place(host=arguments.host, fd=arguments.fd).is_local()
     # The path of a Unix socket is for this user alone.
     guarded = server.auth is not None or os.environ.get("PORTICO_TOKEN") or not personal or not near
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
@@ -209,7 +221,6 @@ def run_work(words: list[str]) -> None:
     if arguments.config is not None:
         # What was allowed may not be any more when its turn comes, and what is done is recorded.
         _serving(arguments)
-        settings = load_module("portico.access.settings")
         settings.apply(server, settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -228,7 +239,7 @@ async def _work(server: Server) -> None:
 def load(target: str) -> Server:
     """The Server that a target names. Without an object it is `server`, or the only Server in the module."""
     if target.endswith((".json", ".toml")):
-        return cast("Server", load_module("portico.gateway.gateway").Gateway.load(target))
+        return cast("Server", gateway.Gateway.load(target))
     # A client would take such a target for a command; here it can only be a path.
     if not modules.is_named(target) and ("/" in target or "\\" in target):
         raise UsageError(f"there is no file {target}")
@@ -247,9 +258,9 @@ def _set_up_tasks(server: Server, arguments: argparse.Namespace) -> None:
 def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of the built-in services, and what its settings say about serving it. Loaded when needed, because most
     people serve a server of their own."""
-    assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
-    names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
+    said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
+    names = None if said is None else [name for name in said if name]
     data = made_directory(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
@@ -275,7 +286,6 @@ def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoic
     """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
     if arguments.services is not None or arguments.profile is not None or serving.services is not None:
         return FaceChoice()
-    assembly = load_module("portico.services.assembly")
     listed = assembly.listed(server, files=bool(arguments.root))
     if server.instructions == assembly.INSTRUCTIONS:
         server.instructions = assembly.SHORT_INSTRUCTIONS
@@ -293,7 +303,6 @@ def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
 
 def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of the user's own that looks as a profile says."""
-    assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
     server = load(arguments.target)
     assembly.dress(server, settings)

@@ -15,7 +15,7 @@ from portico.transport.http_client.authorizer import Authorizer, Visitor
 from portico.transport.http_client.browser import Browser
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.transport.http_client.streamable import RequestSender
+from portico.transport.http_client.side import RequestSender
 from portico.transport.targets import Target, Url
 from portico.wire.errors import UsageError
 

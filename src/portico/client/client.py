@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico._options import explained
 from portico.client import results
 from portico.client.cache import Cache
@@ -38,7 +38,7 @@ from portico.client.tasks import RemoteTask, handle
 from portico.rpc.call import Call, Handler
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
-from portico.transport.http_client.streamable import RequestSender
+from portico.transport.http_client.side import RequestSender
 from portico.transport.link import Trace
 from portico.transport.targets import Target, names_several, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
@@ -64,8 +64,13 @@ from portico.wire.tasks import EXTENSION
 from portico.wire.tools import ReceivedToolResult, Tool
 
 if TYPE_CHECKING:
+    from portico.client import authorization
     from portico.client.authorization import Auth
+    from portico.gateway import gateway
     from portico.transport.http_client.authorizer import Visitor
+else:
+    authorization = LazyModule("portico.client.authorization")
+    gateway = LazyModule("portico.gateway.gateway")
 
 GOODBYE_SECONDS = 2.0
 
@@ -76,8 +81,7 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSende
     # All that OAuth takes is imported by those who use it.
     if auth is None:
         return None
-    sender: RequestSender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
-    return sender
+    return authorization.sender_for(auth, target, browser)
 
 
 class Client:
@@ -155,7 +159,7 @@ class Client:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
         if names_several(target):
             # What a gateway needs is loaded by those who talk to several servers.
-            target = load_module("portico.gateway.gateway").Gateway.of(target)
+            target = gateway.Gateway.of(cast("str | Mapping[str, Any]", target))
         place = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(
             sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools

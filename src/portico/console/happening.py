@@ -12,7 +12,7 @@ from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.memo import SessionMemo
-from portico.transport.http.sessions import HttpSession
+from portico.transport.http.session import HttpSession
 
 MOST_SESSIONS = 500
 # Of an id: who has the whole of one may speak in its session.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
 from portico.console.frame import FRAME, frame
@@ -30,7 +30,12 @@ from portico.transport.http.response import TEXT, Answer, Request, ResponseWrite
 from portico.transport.loops import HeldLifespan
 
 if TYPE_CHECKING:
+    from portico.access.face import pacing
+    from portico.console import console as console_module
     from portico.console.console import Console
+else:
+    pacing = LazyModule("portico.access.face.pacing")
+    console_module = LazyModule("portico.console.console")
 
 log = logging.getLogger("portico")
 
@@ -110,7 +115,6 @@ class ConsoleSite:
 
     async def _login_here(self, request: Request, writer: ResponseWriter) -> None:
         if self._login is None:
-            pacing = load_module("portico.access.face.pacing")
             self._login = pacing.AddressPace(pacing.LOGINS).around(self.gate.login)
         writer.answer(await self._login(request))
 
@@ -192,7 +196,7 @@ def attach(
     """
 
     def usual() -> Any:
-        return load_module("portico.console.console").Console(server, saved=data_directory(server.data) / SAVED)
+        return console_module.Console(server, saved=data_directory(server.data) / SAVED)
 
     began = int(time.time())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.auth.principal import Principal
 from portico.client.client import Client
 from portico.console.known import known_services
@@ -30,6 +30,13 @@ from portico.server.registry.service import Service, tool
 from portico.wire.errors import Error, ToolError, UsageError
 from portico.wire.notices import ProgressParams
 from portico.wire.revisions import LATEST
+
+if TYPE_CHECKING:
+    from portico.services.contracts import definitions
+    from portico.services.contracts import lint as lint_module
+else:
+    definitions = LazyModule("portico.services.contracts.definitions")
+    lint_module = LazyModule("portico.services.contracts.lint")
 
 READS = {"readOnlyHint": True}
 
@@ -113,13 +120,13 @@ class TargetService(Service):
         found = self._targets.get(target)
         items = await self._listed(ctx, found, "tools", ctx.principal)
         info = found.state.server
-        contract = load_module("portico.services.contracts.definitions").contract_of(
+        contract = definitions.contract_of(
             items,
             server=info.name if info is not None else "",
             version=info.version if info is not None else "",
             revision=found.state.revision or LATEST,
         )
-        findings = load_module("portico.services.contracts.lint").lint_tools(contract, contract.tools)
+        findings = lint_module.lint_tools(contract, contract.tools)
         return shown({"findings": list(findings)})
 
     def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:

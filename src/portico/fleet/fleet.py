@@ -29,7 +29,7 @@ from portico.transport.http.elsewhere import OtherSessions
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.listener import Listener
 from portico.transport.http.response import Answer, Request, ResponseWriter
-from portico.transport.http.sessions import HttpSession
+from portico.transport.http.session import HttpSession
 
 if TYPE_CHECKING:
     from portico.transport.http.endpoint import Endpoint

@@ -18,7 +18,7 @@ from portico.fleet.session_rows import SessionRow
 from portico.store.errors import StoreError
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.memo import SessionMemo
-from portico.transport.http.sessions import HttpSession
+from portico.transport.http.session import HttpSession
 
 if TYPE_CHECKING:
     from portico.transport.http.endpoint import Endpoint

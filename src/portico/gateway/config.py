@@ -13,11 +13,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from msgspec import Struct, field
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico._options import check_options, read_seconds
 from portico.access import settings as access
 from portico.access.secrets import Secrets
@@ -29,6 +29,13 @@ from portico.gateway.views import ViewSettings, checked_views, view_of
 from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
+
+if TYPE_CHECKING:
+    from portico.access import outgoing_settings
+    from portico.gateway import api_upstream
+else:
+    outgoing_settings = LazyModule("portico.access.outgoing_settings")
+    api_upstream = LazyModule("portico.gateway.api_upstream")
 
 _LONGEST_SECONDS = 1e7
 
@@ -268,7 +275,7 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
     if "auth" in given:
-        load_module("portico.access.outgoing_settings").check(f"upstream.{alias}", given["auth"])
+        outgoing_settings.check(f"upstream.{alias}", given["auth"])
         given["auth"] = dict(given["auth"])
         if not hasattr(target, "url") and target is not None:
             raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
@@ -326,8 +333,7 @@ def _api_target(
     except UsageError as missing:
         raise _Missing(str(missing)) from None
     seconds = read_seconds(f"{what}: timeout", options["timeout"], _LONGEST_SECONDS) if "timeout" in options else None
-    found: Target = load_module("portico.gateway.api_upstream").api_target(what, filled, seconds, folder)
-    return found
+    return api_upstream.api_target(what, filled, seconds, folder)
 
 
 def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:

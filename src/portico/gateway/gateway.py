@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.access import settings as access
 from portico.access.secrets import Secrets
 from portico.gateway import status
@@ -39,15 +39,26 @@ from portico.rpc.call import Call
 from portico.server.apps import PassedPages
 from portico.server.guard import Kind, Owned
 from portico.server.registry.catalog import KINDS
-from portico.server.registry.service import Service
+from portico.server.registry.service import Answer, Service
 from portico.server.server import FaceChoice, Server
 from portico.transport.targets import Url, target_of
 from portico.transport.upstream import Upstream
+from portico.wire.discover import DiscoverResult
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
 if TYPE_CHECKING:
+    from portico.access import outgoing as outgoing_module
+    from portico.access import outgoing_settings
     from portico.access.outgoing import OutgoingAuth
+    from portico.gateway import api_upstream
+    from portico.gateway import connecting as connecting_module
+    from portico.gateway.api_upstream import ApiTarget
+else:
+    outgoing_module = LazyModule("portico.access.outgoing")
+    outgoing_settings = LazyModule("portico.access.outgoing_settings")
+    api_upstream = LazyModule("portico.gateway.api_upstream")
+    connecting_module = LazyModule("portico.gateway.connecting")
 
 # How often connections are looked at that nothing uses any more.
 IDLE_LOOK_SECONDS = 30.0
@@ -61,9 +72,9 @@ log = logging.getLogger("portico.gateway")
 
 def _connecting(upstream: GatewayUpstream) -> Any:
     """What people connect their accounts with, where they have some at this upstream; else None."""
-    if upstream.auth is None or not isinstance(upstream.auth, load_module("portico.access.outgoing").UserAuth):
+    if upstream.auth is None or not isinstance(upstream.auth, outgoing_module.UserAuth):
         return None
-    return load_module("portico.gateway.connecting")
+    return connecting_module
 
 
 class Gateway(Server):
@@ -99,7 +110,7 @@ class Gateway(Server):
         super()._add_service(GatewaySkills(lambda: self._routes))
         super()._add_service(PassedPages())
         super()._add_service(self._tasks)
-        self._lifespans.add(self._routes, self._serving)
+        self.lifespans.add(self._routes, self._serving)
         self.pages.append(status.page(self.report))
         for alias, target in _given(upstreams or {}, self._secrets):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
@@ -172,15 +183,10 @@ class Gateway(Server):
         url = getattr(settings.target, "url", None)
         if settings.auth is None or url is None:
             return None
-        outgoing: OutgoingAuth | None = load_module("portico.access.outgoing_settings").outgoing_for(
-            settings.alias, url, settings.auth, lambda: self.connector
-        )
+        outgoing = outgoing_settings.outgoing_for(settings.alias, url, settings.auth, lambda: self.connector)
         if isinstance(settings.target, Url):
             return outgoing
-        shown: OutgoingAuth | None = load_module("portico.gateway.api_upstream").show_to(
-            settings.target, settings.auth, outgoing
-        )
-        return shown
+        return api_upstream.show_to(cast("ApiTarget", settings.target), settings.auth, outgoing)
 
     def _offer_connecting(self, upstream: GatewayUpstream) -> None:
         """A tool for people who want to connect their account before anything of the upstream is known to them."""
@@ -242,11 +248,14 @@ class Gateway(Server):
     def services(self) -> tuple[Service, ...]:
         return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills | PassedPages))
 
-    async def _discover(self, call: Call) -> Any:  # type: ignore[override]
+    def _own_answers(self) -> dict[str, Answer]:
+        return {**super()._own_answers(), "server/discover": self._discover}
+
+    async def _discover(self, call: Call) -> DiscoverResult:
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""
         await self._routes.settled(by=call)
         self.advertise()
-        return super()._discover(call)
+        return self.methods.discover(call)
 
     def advertise(self) -> None:
         """Say what is known by now of what its upstreams can do."""

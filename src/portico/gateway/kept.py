@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import ListedEntry
 from portico.wire.errors import Error
 
 if TYPE_CHECKING:
+    from portico.store import database as database_module
     from portico.store.database import Database
     from portico.store.transaction import Transaction
+else:
+    database_module = LazyModule("portico.store.database")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 # What is not seen for so long is forgotten.
@@ -63,7 +66,7 @@ class KeptLists:
         if url is None:
             return
         try:
-            database: Database = await load_module("portico.store.database").Database(url).open()
+            database: Database = await database_module.Database(url).open()
             try:
                 await database.migrate("gateway", MIGRATIONS)
             except BaseException:

@@ -17,7 +17,7 @@ from portico.gateway.config import UpstreamSettings
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
 from portico.transport.greeting import ClientIdentity
-from portico.transport.http_client.streamable import RequestSender
+from portico.transport.http_client.side import RequestSender
 from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices

@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import CoroutineType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.legacy import translate
 from portico.legacy.changes import ListChanges, Seen
 from portico.rpc.call import Call, Handler, Listening, Reply, members
@@ -46,6 +46,13 @@ from portico.wire.methods import METHODS, asked_by
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import ENDED, EXTENSION, PROGRESS, CreateTaskResult
+
+if TYPE_CHECKING:
+    from portico.legacy import push
+    from portico.rpc import questions
+else:
+    push = LazyModule("portico.legacy.push")
+    questions = LazyModule("portico.rpc.questions")
 
 State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
 Lifecycle = Literal["auto", "strict", "lenient"]
@@ -144,7 +151,7 @@ class Session:
 
     def _question(self, method: str, params: Any) -> Any:
         """The params of a question, if it may be asked, in the words of the revision."""
-        asked = load_module("portico.rpc.questions").prepared(self, method, params)
+        asked = questions.prepared(self, method, params)
         return translate.question(asked, self.revision or NEWEST_HANDSHAKE)
 
     def start(self, call: Call) -> Any:
@@ -183,8 +190,7 @@ class Session:
 
     def _ask(self, call: Call, asked: InputRequiredResult) -> Coroutine[Any, Any, Any]:
         # Loaded by those who ask: most servers never do.
-        asking: Coroutine[Any, Any, Any] = load_module("portico.legacy.push").push(call, asked, self.handler)
-        return asking
+        return push.push(call, asked, self.handler)
 
     def _translated(self, call: Call, result: Any) -> Any:
         assert self.revision is not None

@@ -7,15 +7,20 @@ off, and the kinds of content it does not know become text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tasks, tools
 from portico.wire.revisions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, Revision
+
+if TYPE_CHECKING:
+    from portico.schema import dialects
+else:
+    dialects = LazyModule("portico.schema.dialects")
 
 S = TypeVar("S", bound=Struct)
 
@@ -186,7 +191,7 @@ def tool(said: tools.Tool, revision: Revision) -> tools.Tool:
 def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of `{"result": …}`."""
     # Loaded where tools are listed: a start does without it.
-    as_property = load_module("portico.schema.dialects").as_property
+    as_property = dialects.as_property
     return {**as_property(schema, "result"), tools.WRAPPED: True}
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module, loaded_module
+from portico._lazy import LazyModule, loaded_module
 from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
@@ -40,14 +40,19 @@ from portico.wire.errors import (
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, Frame, ResultFrame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
-from portico.wire.methods import METHODS, MODERN_ONLY, asked_by
+from portico.wire.methods import METHODS, MODERN_ONLY, CallFrame, asked_by
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
 
 if TYPE_CHECKING:
+    from portico.rpc import questions, trace, tracebacks
     from portico.rpc.metrics import Metrics
     from portico.rpc.observers import Observed
     from portico.rpc.trace import Trace
+else:
+    questions = LazyModule("portico.rpc.questions")
+    trace = LazyModule("portico.rpc.trace")
+    tracebacks = LazyModule("portico.rpc.tracebacks")
 
 log = logging.getLogger("portico")
 trace_log = logging.getLogger("portico.trace")
@@ -91,7 +96,7 @@ class Door:
         self.session = session
         self.trace: Trace | None = None
         if trace_log.isEnabledFor(logging.DEBUG):
-            self.trace = load_module("portico.rpc.trace").Trace(metrics)
+            self.trace = trace.Trace(metrics)
         self.observed = _observed(self.trace or metrics)
         self.metrics = self.observed or self.trace or metrics
         # Of the last request that brought its own.
@@ -109,7 +114,6 @@ class Door:
         frame: Frame,
         reply: Reply,
         sender: Sender = UNKNOWN_SENDER,
-        *,
         modern: bool = False,
         gate: Gate | None = None,
     ) -> bytes | None:
@@ -141,7 +145,10 @@ class Door:
         typed, meta = None, metas.NO_META
         # A notification need not say who sends it.
         if frame.id is not UNSET:
-            typed, said = methods.read(method, frame.params)
+            if type(frame) is CallFrame:
+                typed, said = frame.typed, frame.typed.meta  # type: ignore[union-attr]
+            else:
+                typed, said = methods.read(method, frame.params)
             if said is not NOTHING:
                 # A client says the same of itself in each request.
                 meta = metas.known.get(bytes(said)) or metas.read(said)
@@ -397,11 +404,11 @@ def _observed(metrics: Metrics | Trace | None) -> Observed | None:
 
 def _require_all(call: Call, asked: InputRequiredResult) -> None:
     # Most servers never ask, and start without what checks it.
-    load_module("portico.rpc.questions").require_all(call, asked)
+    questions.require_all(call, asked)
 
 
 def _their_frames(failure: BaseException) -> Any:
-    return load_module("portico.rpc.tracebacks").from_their_frame(failure)
+    return tracebacks.from_their_frame(failure)
 
 
 def _log(call: Call, failure: Exception) -> None:
@@ -433,9 +440,12 @@ def _text(error: Exception) -> str:
 
 def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
-    if isinstance(failure, ToolError):
-        return refusal(failure)
-    result = refusal(unexpected(failure, call.method, call.reply))
+    return refusal(failure) if isinstance(failure, ToolError) else unforeseen(failure, call.method, call.reply)
+
+
+def unforeseen(failure: BaseException, where: str, reply: Reply | None = None) -> CallToolResult:
+    """The result of a tool that failed unexpectedly: of some failures the kind is told, and never the text."""
+    result = refusal(unexpected(failure, where, reply))
     kind = next((one.__name__ for one in _TELLING if isinstance(failure, one)), None)
     if kind is not None:
         result.meta = {ERROR: {"error_type": kind, "retryable": False}}

@@ -61,13 +61,12 @@ class Metrics:
         if method in LASTING:
             return seconds
         self.in_flight -= 1
-        outcome = tool = ""
         if failure is not None:
             outcome = _outcome(failure, call.revision)
-        elif type(result) is CallToolResult and result.is_error:
-            outcome = "tool_error"
-        if method == "tools/call" and call.read is not None and outcome != "-32602":
-            tool = call.read[1].name
+        else:
+            outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
+        told = method == "tools/call" and call.read is not None and outcome != "-32602"
+        tool = call.read[1].name if told else ""  # type: ignore[index]
         series = self._series.get((method, tool, outcome)) or self._new_series(method, tool, outcome)
         series.counts[bisect_left(BUCKETS, seconds)] += 1
         series.total += seconds

@@ -6,14 +6,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.call import Call
 from portico.wire.errors import ProtocolError
 from portico.wire.jsonrpc import Frame
 
 if TYPE_CHECKING:
+    from portico.rpc import metrics as metrics_module
     from portico.rpc.metrics import Metrics
     from portico.rpc.trace import Trace
+else:
+    metrics_module = LazyModule("portico.rpc.metrics")
 
 Asked = Callable[[Call], Awaitable[Any]]
 
@@ -49,7 +52,7 @@ class Observed:
     """Takes the place of the metrics that a door tells of each request, and passes on to them what it is told."""
 
     def __init__(self, metrics: Metrics | Trace | None, observers: list[Observer]) -> None:
-        self._metrics: Metrics | Trace = metrics or load_module("portico.rpc.metrics").Metrics()
+        self._metrics: Metrics | Trace = metrics or metrics_module.Metrics()
         self._observers = tuple(observers)
         self.shares = self._metrics.shares
 

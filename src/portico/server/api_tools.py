@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -239,13 +239,13 @@ def _refused(answer: ApiAnswer) -> ToolError:
     )
 
 
-def split_options(document: ApiDocument, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(document: ApiDocument, options: Mapping[str, Any]) -> tuple[dict[str, Any], ApiOptions]:
     """The options of the server, with what the document says of it, and those that are about the API."""
     wanted = {name: value for name, value in options.items() if name in ApiOptions.__annotations__}
     rest = {name: value for name, value in options.items() if name not in wanted}
     info = document.info
     about = {"name": info.title or "api", "version": info.version, "description": info.description}
-    return {**about, **rest}, wanted
+    return {**about, **rest}, cast("ApiOptions", wanted)
 
 
 def add_operations(server: Server, spec: Any, options: ApiOptions) -> Api:

@@ -16,12 +16,12 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from types import CoroutineType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.call import Call, Handler
 from portico.rpc.identity import identity_of
 from portico.server.asking.current import CurrentCall
@@ -33,6 +33,11 @@ from portico.wire.paging import Paging
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import CallToolResult, ListToolsResult
+
+if TYPE_CHECKING:
+    from portico.server.familiar import extension
+else:
+    extension = LazyModule("portico.server.familiar.extension")
 
 log = logging.getLogger("portico.requests")
 
@@ -80,7 +85,7 @@ class MiddlewareContext(Struct, frozen=True):
     @property
     def fastmcp_context(self) -> Any:
         """The Context of the request, for its state and its log."""
-        return load_module("portico.server.familiar.extension").request_context(self.call, self.server).context
+        return extension.request_context(self.call, self.server).context
 
     @property
     def component(self) -> Any:
@@ -114,7 +119,7 @@ class Hooks:
 
     def __call__(self, handler: Handler, server: Any = None) -> Handler:
         async def handle(call: Call) -> Any:
-            if CurrentCall.wanted and server is not None:
+            if server is not None:
                 CurrentCall.enter((call, server.runtime))
 
             async def innermost(context: MiddlewareContext) -> Any:

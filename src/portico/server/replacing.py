@@ -16,10 +16,10 @@ async def become(server: Server, other: Server) -> Callable[[], Awaitable[None]]
     """
     if type(server) is not type(other):
         raise UsageError(f"a {type(server).__name__} cannot become a {type(other).__name__} while it is served")
-    lifespans = server._lifespans
+    lifespans = server.lifespans
     users = lifespans.users
     for _ in range(users):
-        await other._lifespans.enter()
+        await other.lifespans.enter()
     # Who listens hears of the other's changes, and what was used once stays used.
     vars(other.subscriptions).update(vars(server.subscriptions))
     other.spent = server.spent

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
-from portico._options import check_options, explained
+from portico._lazy import LazyModule
+from portico._options import explained
 from portico.rpc.call import Call, Handler, Middleware, members
+from portico.server import running
 from portico.server.asking.current import CurrentCall
-from portico.server.calling import completion
 from portico.server.calling.checks import (
     checked_capabilities,
     checked_extensions,
@@ -24,48 +24,46 @@ from portico.server.calling.checks import (
     checked_icons,
     checked_page_size,
 )
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource, ResourceSecurity
+from portico.server.calling.resources import ResourceSecurity
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
-from portico.server.calling.tools import Tool
-from portico.server.familiar.names import FamiliarServer, familiar_transport, middleware_of, set_log_level
+from portico.server.familiar.names import FamiliarServer, middleware_of, set_log_level
 from portico.server.familiar.settings import (
     OnDuplicate,
     RequestStateSecurity,
     hints_by_method,
     takes_familiar_options,
 )
+from portico.server.methods import ServerMethods
 from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
+from portico.server.registry.intake import Intake
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import TASK_METHODS, Mounts, Others
 from portico.server.registry.registry import Registry
-from portico.server.registry.service import Answer, Bundles, Completes, Component, Registrar, Service, marked
-from portico.server.registry.subscriptions import Subscriptions, honoured
-from portico.transport import stdio
+from portico.server.registry.service import Answer, Bundles, Component, Registrar, Service
+from portico.server.registry.subscriptions import Subscriptions
 from portico.wire import jsonrpc, notices
-from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, UsageError
+from portico.wire.errors import MethodNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
-from portico.wire.prompts import GetPromptParams
-from portico.wire.resources import ReadResourceParams, ReadResourceResult
-from portico.wire.revisions import LATEST, MODERN_REVISIONS
-from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams, ToolAnnotations
 
 if TYPE_CHECKING:
+    from portico.auth import familiar
+    from portico.auth import resource as resource_module
     from portico.auth.resource import ResourceServer
+    from portico.openapi import document as document_module
+    from portico.server import api_tools, protection
+    from portico.server import ownership as ownership_module
+    from portico.server.asking import request_state
+    from portico.server.asking import spent as spent_module
     from portico.server.asking.request_state import Seal
     from portico.server.asking.spent import SpentStates
-    from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
     from portico.server.ownership import Ownership
     from portico.server.protection import Protection
+    from portico.server.registry import run_time
     from portico.server.tasks.tasks import TaskService
-    from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
-    from portico.transport.stdio import StdioOptions
 
     class FaceHandler(Handler, Protocol):
         """A part of a server under a name of its own; `desk` is what it adds to it."""
@@ -74,6 +72,16 @@ if TYPE_CHECKING:
         def name(self) -> str: ...
         @property
         def desk(self) -> Server: ...
+else:
+    familiar = LazyModule("portico.auth.familiar")
+    resource_module = LazyModule("portico.auth.resource")
+    document_module = LazyModule("portico.openapi.document")
+    api_tools = LazyModule("portico.server.api_tools")
+    request_state = LazyModule("portico.server.asking.request_state")
+    spent_module = LazyModule("portico.server.asking.spent")
+    ownership_module = LazyModule("portico.server.ownership")
+    protection = LazyModule("portico.server.protection")
+    run_time = LazyModule("portico.server.registry.run_time")
 
 
 class FaceChoice(Struct, frozen=True):
@@ -189,9 +197,7 @@ class Server(FamiliarServer, Registrar):
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
         self.subscriptions = Subscriptions()
-        self._hints = checked_hints(ttl_ms, cache_scope)
-        self._hints_by_method = hints_by_method(cache_hints or {})
-        self._lifespans = Lifespans()
+        self.lifespans = Lifespans()
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory. And where it is noted which
         # answers were used: what a command line says of the store is about the tasks.
         self.store = self._spent_in = store
@@ -200,7 +206,7 @@ class Server(FamiliarServer, Registrar):
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
-            self._lifespans.add(_OWN, partial(lifespan, self))
+            self.lifespans.add(_OWN, partial(lifespan, self))
         # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
         self._auth: ResourceServer | None = None
         self._logins: tuple[Any, Any] | None = None
@@ -216,16 +222,7 @@ class Server(FamiliarServer, Registrar):
         self._middleware = [middleware_of(one, self) for one in middleware]
         self._chain: Handler | None = None
         self.bundles = Bundles()
-        # Whether texts are structured content too; and what transforms let through.
-        self._structured = structured_output
-        # What becomes of a second component of one name; and which values of a URI never reach a function.
-        self._on_duplicate = on_duplicate
-        self._resource_security = resource_security
-        # What is there from the first tool on that has a page of MCP Apps.
-        self._app_pages: Service | None = None
-        # Whether a component has a check of who may have it.
-        self._has_checks = False
-        self._filters: list[Callable[[Component], bool]] = []
+        self.intake = Intake(self, structured_output, on_duplicate, resource_security)
         # What was taken away for a while.
         self.disabled: list[Component] = []
         # What single conversations are shown besides or not shown, as soon as one is.
@@ -234,15 +231,16 @@ class Server(FamiliarServer, Registrar):
         # What clients meet in place of this server, if it has a face.
         self.front: Handler = self
         self.faces = FaceChoice()
-        self._mounts = Mounts(self.subscriptions.publish_everywhere)
+        self.mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
-        self.others: Others = self._mounts
+        self.others: Others = self.mounts
         # What is put around the answers, as soon as something is to be protected.
         self.protection: Protection | None = None
+        hints = checked_hints(ttl_ms, cache_scope)
         self.registry = Registry(
             page_size=checked_page_size(page_size),
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
-            hints=self._hints,
+            hints=hints,
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
             # something in every process of this name, and does no more than to lead on in a list.
             cursors=ListCursors(state_key or name.encode()),
@@ -250,14 +248,8 @@ class Server(FamiliarServer, Registrar):
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
-        for catalog in (self.tools, self.prompts, self.resources, self.templates):
-            catalog.hints = self._hints_by_method.get(catalog.method, self._hints)
-        # What answers each list.
-        self._lists: dict[str, Answer] = {
-            catalog.method: partial(self._list, catalog)
-            for catalog in (self.tools, self.prompts, self.resources, self.templates)
-        }
-        self._answers = self._unprotected = self._answerers()
+        self.methods = ServerMethods(self, hints, hints_by_method(cache_hints or {}))
+        self._answers = self._unprotected = self._own_answers()
         self._link()
         for provider in providers:
             self.add_provider(provider)
@@ -268,10 +260,10 @@ class Server(FamiliarServer, Registrar):
 
     def _extend(self) -> None:
         """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
-        answers = {**self._answerers(), **self.bundles.answers()}
-        if self._mounts:
+        answers = {**self._own_answers(), **self.bundles.answers()}
+        if self.mounts:
             answers |= {
-                method: partial(self._mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
+                method: partial(self.mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
             }
         self._unprotected = self._answers = self.bundles.around(answers)
         if self.protection is not None:
@@ -279,26 +271,8 @@ class Server(FamiliarServer, Registrar):
         extensions = {**self._extensions, **self.bundles.extensions()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
 
-    def _answerers(self) -> dict[str, Answer]:
-        """The function that answers each method. Without its capability a method is not there."""
-        features: dict[str, dict[str, Answer]] = {
-            "tools": {"tools/list": self._lists["tools/list"], "tools/call": self._call_tool},
-            "prompts": {"prompts/list": self._lists["prompts/list"], "prompts/get": self._get_prompt},
-            "resources": {
-                "resources/list": self._lists["resources/list"],
-                "resources/templates/list": self._lists["resources/templates/list"],
-                "resources/read": self._read_resource,
-            },
-            "completions": {"completion/complete": self._complete},
-        }
-        answers: dict[str, Answer] = {
-            "server/discover": self._discover,
-            "subscriptions/listen": self._listen,
-        }
-        for feature, methods in features.items():
-            if getattr(self.capabilities, feature) is not None:
-                answers |= methods
-        return answers
+    def _own_answers(self) -> dict[str, Answer]:
+        return self.methods.table(self._call_tool)
 
     @property
     def name(self) -> str:
@@ -315,25 +289,22 @@ class Server(FamiliarServer, Registrar):
         """Closes the state of a call that asks the client something."""
         if self._state_security is not None:
             return self._state_security.sealing(self.name)
-        seal: Seal = load_module("portico.server.asking.request_state").Seal(self._state_key, name=self.name)
-        return seal
+        return request_state.Seal(self._state_key, name=self.name)
 
     @cached_property
     def spent(self) -> SpentStates:
         """Which of those states were used."""
-        spent: SpentStates = load_module("portico.server.asking.spent").SpentStates(self._spent_in)
-        return spent
+        return spent_module.SpentStates(self._spent_in)
 
     @property
     def yielded(self) -> Any:
         """What the lifespan of this server has yielded; None before, and without one."""
-        return self._lifespans.value(_OWN)
+        return self.lifespans.value(_OWN)
 
     def _let_in(self, auth: Any, verifier: Any) -> None:
-        resource = load_module("portico.auth.resource")
-        if verifier is None and (isinstance(auth, str | resource.ResourceServer) or callable(auth)):
-            self._auth = resource.resource_server(auth)
-        elif load_module("portico.auth.familiar").is_familiar(auth, verifier):
+        if verifier is None and (isinstance(auth, str | resource_module.ResourceServer) or callable(auth)):
+            self._auth = resource_module.resource_server(auth)
+        elif familiar.is_familiar(auth, verifier):
             # A login of theirs: what it needs to know is there when the server is opened over HTTP.
             self._logins = auth, verifier
         else:
@@ -344,7 +315,7 @@ class Server(FamiliarServer, Registrar):
         """Over HTTP: whose tokens are good."""
         if self._logins is not None:
             (auth, verifier), self._logins = self._logins, None
-            self._auth = load_module("portico.auth.familiar").familiar_resource(auth, verifier, self)
+            self._auth = familiar.familiar_resource(auth, verifier, self)
         return self._auth
 
     @auth.setter
@@ -386,26 +357,13 @@ class Server(FamiliarServer, Registrar):
         """The answer of another function, with this server's middleware around it as around its own."""
         return answer(call) if self._chain is None else self._chain(replace(call, answer=answer))
 
-    def _discover(self, call: Call) -> DiscoverResult:
-        return DiscoverResult(
-            supported_versions=list(MODERN_REVISIONS),
-            capabilities=self.capabilities,
-            instructions=self.instructions,
-            **self._hints_by_method.get("server/discover", self._hints),
-        )
-
-    def _list(self, catalog: Catalog[Any], call: Call) -> Any:
-        cursor = call.typed().cursor
-        if self.others:
-            return self.others.page(catalog, call, cursor)
-        return catalog.page(call.revision or LATEST, cursor)
-
     def listed(self, method: str) -> Sequence[Any] | None:
         """The entries of a list, the same object until something changes; None where it depends on who asks."""
-        if self._is_guarded:
+        if self.is_guarded:
             return None
         answer = self._unprotected.get(method)
-        if self._chain is not None or method not in self._lists or answer not in (None, self._lists[method]):
+        lists = self.methods.lists
+        if self._chain is not None or method not in lists or answer not in (None, lists[method]):
             return None
         if answer is None:
             return ()
@@ -432,49 +390,6 @@ class Server(FamiliarServer, Registrar):
             return self.others.call(call, "tool", params.name, self.tools)
         return tool.start(call, params, self.runtime)
 
-    async def _get_prompt(self, call: Call) -> Any:
-        params: GetPromptParams = call.typed()
-        prompt = self.prompts.get(params.name)
-        if prompt is not None:
-            return await prompt.get(call, params, self.runtime)
-        return await self.others.call(call, "prompt", params.name, self.prompts)
-
-    async def _read_resource(self, call: Call) -> Any:
-        params: ReadResourceParams = call.typed()
-        resource, values = self.registry.resource(params.uri)
-        if resource is not None:
-            result = await resource.read(call, params, self.runtime, values)
-        else:
-            result = await self.others.read(call, params.uri)
-        if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
-            hints = self._hints_by_method.get("resources/read", self._hints)
-            result.ttl_ms, result.cache_scope = hints["ttl_ms"], hints["cache_scope"]
-            if params.request_state is not UNSET or params.input_responses is not jsonrpc.NOTHING:
-                # It depends on answers, which no cache knows of (server/utilities/caching).
-                result.ttl_ms, result.cache_scope = 0, "private"
-        return result
-
-    async def _complete(self, call: Call) -> Any:
-        params: CompleteParams = call.typed()
-        argument = params.argument.name
-        component: Prompt | Resource | None
-        if isinstance(params.ref, PromptReference):
-            component = self.prompts.get(params.ref.name)
-        else:
-            component = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
-        if component is None:
-            return await self.others.complete(call, params)
-        everything = self.registry.completes_all
-        if everything is not None:
-            return await everything.complete(call, params, self.runtime)
-        completer = self.registry.completer(component, argument)
-        if completer is not None:
-            return await completer.complete(call, params, self.runtime)
-        schema = component.body.signature.input_schema
-        if argument not in schema.get("properties", {}):
-            raise InvalidParams(f"Nothing to complete: {component.name!r} has no argument {argument[:100]!r}")
-        return completion.from_schema(schema, argument, params.argument.value)
-
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
         """The arguments that stand in HTTP headers too, of each tool that has some."""
@@ -482,28 +397,10 @@ class Server(FamiliarServer, Registrar):
 
     # Telling of changes
 
-    def _listen(self, call: Call) -> Any:
-        params: ListenParams = call.typed()
-        wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self.others.unhear, self.others.hear(wanted, call))
-        try:
-            return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
-        except InternalError:
-            unhear()
-            raise
-
-    def _has(self, call: Call, uri: str) -> bool:
-        """Whether something can be told of this resource. A middleware may have it, and so may a service that is put
-        around the answers."""
-        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-        if not known and call.facet is None and not self._is_guarded:
-            return True
-        return self.ownership.tells_of(call, uri)
-
-    def _sees(self, call: Call) -> Callable[[str], bool] | None:
-        """Whether the sender of a call may be told of a resource; None: of all."""
-        some = call.facet is not None or self._is_guarded or self._mounts
-        return self.ownership.seen_by(call) if some else None
+    @property
+    def reads_by_itself(self) -> bool:
+        """Whether nothing is put around the resources of this server."""
+        return self._chain is None and self._unprotected.get("resources/read") == self.methods.read_resource
 
     def resource_updated(self, uri: str, *, everywhere: bool = True) -> None:
         """Tell those who subscribed to it that a resource has changed.
@@ -518,8 +415,7 @@ class Server(FamiliarServer, Registrar):
 
     @cached_property
     def ownership(self) -> Ownership:
-        found: Ownership = load_module("portico.server.ownership").Ownership(self)
-        return found
+        return ownership_module.Ownership(self)
 
     def owner_of(self, kind: Kind, name: str) -> Owned:
         """Whose a tool, prompt, resource or template is, and what its owner calls it: (owner, inward name).
@@ -561,7 +457,8 @@ class Server(FamiliarServer, Registrar):
         return self.ownership.hides(call, kind, name)
 
     @property
-    def _is_guarded(self) -> bool:
+    def is_guarded(self) -> bool:
+        """Whether it depends on the caller what is shown."""
         return self.protection is not None and self.protection.guard is not None
 
     def refused(self, status: int, reason: str, address: str | None) -> None:
@@ -585,12 +482,12 @@ class Server(FamiliarServer, Registrar):
         * **witness** – takes note of what was asked, and of what came of it.
         """
         if self.protection is None:
-            self.protection = load_module("portico.server.protection").Protection(self)
-            self.others.protection = self._mounts.protection = self.protection
-        self.protection.use(guard, meter, witness, self._lifespans)
+            self.protection = protection.Protection(self)
+            self.others.protection = self.mounts.protection = self.protection
+        self.protection.use(guard, meter, witness, self.lifespans)
         if guard is not None:
             # What a caller is shown depends on who it is, so it is not for everybody's cache.
-            self._hints["cache_scope"] = "private"
+            self.methods.hints["cache_scope"] = "private"
             self._lists_changed()
         self._extend()
 
@@ -612,8 +509,7 @@ class Server(FamiliarServer, Registrar):
         * **timeout**, **longest** – how many seconds a request may take, and how many bytes an answer may have.
         * and those of a Server, but for `auth` and `headers`.
         """
-        api_tools = load_module("portico.server.api_tools")
-        document = api_tools.read_document(openapi_spec if spec is None else spec)
+        document = document_module.read_document(openapi_spec if spec is None else spec)
         about, wanted = api_tools.split_options(document, options)
         server = cls(**about)
         api_tools.add_operations(server, document, wanted)
@@ -634,65 +530,27 @@ class Server(FamiliarServer, Registrar):
     def _register(self, component: Component) -> None:
         self.add_components([component])
         if self.subscriptions.spread is not None:
-            _run_time().note_alone(self.subscriptions.spread, component)
+            run_time.note_alone(self.subscriptions.spread, component)
 
     def add_components(self, components: list[Component]) -> None:
         """Add tools, resources and prompts, all of them or none, with what this server says of all of its own."""
-        for one in components:
-            # A service says itself how its tools answer.
-            if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
-                one.structure_text()
-            if isinstance(one, Resource) and not one.says_security:
-                one.security = self._resource_security
-        if self._on_duplicate != "error":
-            components = self.registry.without_doubles(components, self._on_duplicate)
-        if self._filters:
-            components = [one for one in components if all(keeps(one) for keeps in self._filters)]
-        if any(not isinstance(one, Completes) and _is_restricted(one) for one in components):
-            # What a body asks of this server is for its caller, who may not be let do this.
-            CurrentCall.wanted = True
-        pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
-        known = {one.uri for one in components if isinstance(one, Resource)}
-        self.registry.add_all([*components, *(page for page in pages if page.uri not in known)])
-        self._bring_what_they_need(components)
-
-    def _bring_what_they_need(self, components: list[Component]) -> None:
-        """What comes with the first component that needs it, and is not loaded before."""
-        if self._app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
-            self._app_pages = load_module("portico.server.apps").AppPages()
-            self._add_service(self._app_pages)
-        if not self._has_checks and any(getattr(one, "auth", None) is not None for one in components):
-            self._has_checks = True
-            self._middleware.insert(0, load_module("portico.server.familiar.checks").CheckedLists(self))
-            self._link()
-        if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
-            self.tasks = load_module("portico.server.tasks.tasks").TaskService()
-            self._add_service(self.tasks)
-
-    def _add_bundle(self, name: str, components: list[Component]) -> None:
-        if name in self.bundles:
-            raise UsageError(f"there is already a service {name!r}; remove it first")
-        self.add_to_bundle(name, components)
+        self.intake.add_components(components)
 
     def add_to_bundle(self, name: str, components: list[Component]) -> None:
         """Add what a service has, at once or later: rules know it by the name of the service, and it goes with it."""
-        for component in components:
-            if not isinstance(component, Completes):
-                component.owner = name
-        self.add_components(components)
-        self.bundles.add(name, components)
+        self.intake.add_to_bundle(name, components)
 
     def _add_service(self, service: Service) -> None:
         self.bundles.services.append(service)
         self.registry.schemes |= service.schemes
         service.added(self)
-        self._lifespans.add(service, service.lifespan)
+        self.lifespans.add(service, service.lifespan)
         self._extend()
 
     @property
     def services(self) -> tuple[Service, ...]:
         """The services that were added, in their order."""
-        return tuple(one for one in self.bundles.services if one is not self.tasks and one is not self._app_pages)
+        return tuple(one for one in self.bundles.services if one is not self.tasks and one is not self.intake.app_pages)
 
     def add(self, component: Any, *, everywhere: bool = False) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.
@@ -701,24 +559,10 @@ class Server(FamiliarServer, Registrar):
           it by its name in its module, so it has to have one; those that are started later have it too.
         """
         if everywhere:
-            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.ADDED, run_time.name_of(component)):
-                self._take_in(component)
+                self.intake.add(component)
         else:
-            self._take_in(component)
-
-    def _take_in(self, component: Any) -> None:
-        if isinstance(component, Tool | Resource | Prompt):
-            self._register(component)
-        elif isinstance(component, Service):
-            self._add_bundle(component.name, component.guarded())
-            self._add_service(component)
-        elif marks := list(marked(component)):
-            self._add_bundle(type(component).__name__.lower(), marks)
-        elif callable(component):
-            self._register(Tool(component))
-        else:
-            raise UsageError(f"cannot add {component!r}: not a service, a tool, a resource, a prompt or a function")
+            self.intake.add(component)
 
     def remove(self, name: str, *, everywhere: bool = False) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time.
@@ -726,27 +570,10 @@ class Server(FamiliarServer, Registrar):
         * **everywhere** – also in the other processes that serve the same clients.
         """
         if everywhere:
-            run_time = _run_time()
             with run_time.told_as(self.subscriptions.spread, run_time.REMOVED, name):
-                self._take_out(name)
+                self.intake.remove(name)
         else:
-            self._take_out(name)
-
-    def _take_out(self, name: str) -> None:
-        if name in self.bundles:
-            components, services = self.bundles.remove(name)
-            for component in components:
-                self.registry.remove(component)
-            for service in services:
-                self._lifespans.remove(service)
-                self.registry.forget_schemes(service.schemes)
-            self._extend()
-            return
-        named = self.registry.named(name)
-        if named is None:
-            raise UsageError(f"there is nothing called {name!r} to remove")
-        for one in self.registry.versions(named):
-            self.registry.remove(one)
+            self.intake.remove(name)
 
     def mount(
         self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
@@ -761,15 +588,15 @@ class Server(FamiliarServer, Registrar):
             raise UsageError("mount needs the server to mount")
         if target is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = self._mounts.add(target, prefix)
-        self._lifespans.add(mount, members(mount.handler).lifespan)
+        mount = self.mounts.add(target, prefix)
+        self.lifespans.add(mount, members(mount.handler).lifespan)
         self._extend()
         self._lists_changed()
 
     def unmount(self, target: Any) -> None:
         """Undo `mount` of the same target."""
-        for mount in self._mounts.remove(target):
-            self._lifespans.remove(mount)
+        for mount in self.mounts.remove(target):
+            self.lifespans.remove(mount)
         self._lists_changed()
 
     def _lists_changed(self) -> None:
@@ -808,6 +635,11 @@ class Server(FamiliarServer, Registrar):
         self._middleware.append(middleware_of(middleware, self))
         self._link()
 
+    def use_innermost(self, middleware: Middleware) -> None:
+        """Put a middleware around the answers, and within all others."""
+        self._middleware.insert(0, middleware)
+        self._link()
+
     def _link(self) -> None:
         inner: Handler = self._answer
         self._chain = reduce(lambda handler, wrap: wrap(handler), self._middleware, inner) if self._middleware else None
@@ -816,115 +648,23 @@ class Server(FamiliarServer, Registrar):
 
     def hold(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         """Enter this when the server begins to answer, and leave it when it ends."""
-        self._lifespans.add(lifespan, lifespan)
+        self.lifespans.add(lifespan, lifespan)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
         """The time in which this server answers: its own lifespan and those of its services."""
-        await self._lifespans.enter()
+        await self.lifespans.enter()
         try:
             yield self
         finally:
-            if await self._lifespans.leave() and "spent" in vars(self):
+            if await self.lifespans.leave() and "spent" in vars(self):
                 await self.spent.close()
 
-    @overload
-    def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
-    @overload
-    def run(self, transport: Literal["http", "streamable-http", "sse"], **options: Unpack[HttpOptions]) -> None: ...
-    def run(self, transport: str = "stdio", **options: Any) -> None:
-        """Serve one client on stdio until it goes away, or everybody over HTTP: `server.run("http", port=8080)`.
-
-        On stdio:
-
-        * **longest** – how many bytes a message may have.
-        * **most_in_flight** – how many requests may be worked on at once.
-        * **lifecycle** – how much a session insists on the order of the handshake: "strict", "lenient" or "auto".
-        * **grace** – how many seconds requests may still take when the client has gone.
-
-        Over HTTP:
-
-        * **host**, **port** – where to listen: 127.0.0.1 and 8080 unless said otherwise.
-        * **unix** – a path to listen at in place of an address: a socket for this user alone.
-        * **fd** – a socket that is open already, by its number; "systemd": those that systemd has opened.
-        * **workers** – how many processes serve; "auto": one for each core. They are started with the command line of
-          this process, so what stands before this call is run by each of them. PORTICO_WORKERS unless said otherwise.
-        * **insecure** – whether other machines may come in without a token.
-        * **certificate**, **key** – the files for `https`.
-        * **reuse_port** – whether several processes listen on the port.
-        * **grace** – how many seconds requests may still take when the process is told to stop.
-        * **quiet** – whether the URL is left unsaid on stderr.
-        * and those of `asgi()`, except `loopback`.
-        """
-        transport, options = self._chosen("run", transport, options)
-        if transport == "stdio":
-            stdio.run(self.front, self.lifespan, **options)
-        else:
-            _endpoint().run(self, **options)
-
-    @overload
-    async def run_async(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
-    @overload
-    async def run_async(
-        self, transport: Literal["http", "streamable-http", "sse"], **options: Unpack[HttpOptions]
-    ) -> None: ...
-    async def run_async(self, transport: str = "stdio", **options: Any) -> None:
-        """`run` inside a loop that runs already; it has the same options."""
-        transport, options = self._chosen("run_async", transport, options)
-        if transport == "stdio":
-            stdin, stdout = stdio.claim()
-            async with self.lifespan():
-                await stdio.serve(self.front, stdin, stdout, **options)
-        else:
-            await _endpoint().run_async(self, **options)
-
-    def _chosen(self, of: str, transport: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The transport by our name for it, and its options. Raises UsageError for one that there is not."""
-        transport, options = familiar_transport(transport, {**self.http_defaults, **options})
-        if transport not in ("stdio", "http"):
-            raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
-        if transport == "stdio":
-            check_options(f'{of}("stdio")', options, stdio.StdioOptions)
-        return transport, options
-
-    def asgi(self, **options: Unpack[AsgiOptions]) -> Application:
-        """This server as an ASGI application, to mount in another one or to run on an ASGI server.
-
-        * **path** – of the endpoint: "/mcp" unless said otherwise. "/" is the same endpoint.
-        * **token** – the bearer token that every request must have; PORTICO_TOKEN unless said otherwise.
-        * **operator_token** – another that gives the scope `operator`, and no other scope.
-        * **allow_hosts**, **allow_origins** – what may stand in the Host and Origin headers.
-        * **trusted_proxies** – addresses or networks whose X-Forwarded-For or Forwarded header is believed.
-        * **loopback** – whether the names of this machine are among them, which is the default.
-        * **sse** – whether the two endpoints of 2024-11-05 are there too.
-        * **assume** – the revision to speak with clients that belong to no session and name no newer one.
-        * **lifecycle** – "strict": a session waits for `notifications/initialized`, although POSTs may overtake it.
-        * **stateless** – whether sessions (of the older revisions) are kept nowhere, but carried by the client in their
-          signed id: any process goes on with them, and there are no questions, streams by GET and subscriptions.
-        * **longest_body** – how many bytes a request may have.
-        * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
-        * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that
-          no client uses is ended.
-        * **idle_session** – after how many seconds an unused session ends.
-        """
-        return cast("Application", _endpoint().asgi(self, **options))
+    run = running.run
+    run_async = running.run_async
+    asgi = running.asgi
 
 
 # The lifespan that a server was given, among those of its services.
 _OWN = "the server's own"
 _STRANGER = Call(method="tools/call", address="")
-
-
-def _is_restricted(component: Tool | Resource | Prompt) -> bool:
-    scopes = component.needs if isinstance(component, Tool) else component.body.service_scopes
-    return component.auth is not None or bool(scopes)
-
-
-def _run_time() -> Any:
-    """For servers of several processes."""
-    return load_module("portico.server.registry.run_time")
-
-
-def _endpoint() -> Any:
-    """HTTP is loaded by those who use it: a server on stdio starts without it."""
-    return load_module("portico.server.endpoint")

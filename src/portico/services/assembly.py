@@ -7,19 +7,24 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from portico import Server, Service, UsageError, __version__
-from portico._lazy import load_module
+from portico._lazy import LazyModule, load_module
 from portico.extend import Tool, expand_paths
 from portico.services import profiles, settings, shapes
 from portico.services.contracts.definitions import INVOCATION, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape
+
+if TYPE_CHECKING:
+    from portico.services import operator as operator_module
+else:
+    operator_module = LazyModule("portico.services.operator")
 
 log = logging.getLogger("portico")
 
@@ -120,7 +125,7 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
             # It was not asked for, and `portico doctor` says what is missing.
             log.info("the service %r is not there: %s", name, reason)
     if place.operator:
-        operator = load_module("portico.services.operator").ServiceSwitch
+        operator = operator_module.ServiceSwitch
         audit = place.data / "operator-audit.jsonl"
         server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server

@@ -44,9 +44,11 @@ def look(folder: str | os.PathLike[str] | None = None) -> Where:
     for root in (here, *here.parents):
         inside = _inside(root)
         if inside is not None:
-            remote = _remote(inside)
-            project = normalised(remote, root) if remote else by_path(root)
+            remote, home = _remote(inside), _home(root, inside)
+            project = normalised(remote, home) if remote else by_path(home)
             former = _former(remote or str(root)) if project.startswith(BY_PATH) else None
+            if not remote and home != root:
+                former = by_path(root)  # as a worktree was called when it was a project of its own
             return Where(project, _branch(inside), str(root), former)
     return Where(by_path(here), former=_former(str(here)))
 
@@ -111,6 +113,15 @@ def _inside(root: Path) -> Path | None:
         return None
     elsewhere = root / said.removeprefix("gitdir:").strip()
     return elsewhere if elsewhere.is_dir() else None
+
+
+def _home(root: Path, inside: Path) -> Path:
+    """The folder that a repository goes by. Of a worktree: that of the repository, which all its worktrees share."""
+    shared = _shared(inside)
+    if shared == inside:
+        return root
+    shared = shared.resolve()
+    return shared.parent if shared.name == ".git" else shared
 
 
 def _shared(inside: Path) -> Path:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.store.bus import Bus, Subscription
 from portico.store.connection_threads import CompletionQueue, perform
 from portico.store.errors import CannotOpen, DatabaseClosed, StoreError
@@ -33,7 +33,10 @@ from portico.store.transaction import Engine, Event, Isolation, Transaction
 from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
+    from portico.store import postgres
     from portico.store.postgres import Postgres
+else:
+    postgres = LazyModule("portico.store.postgres")
 
 T = TypeVar("T")
 log = logging.getLogger("portico")
@@ -136,7 +139,7 @@ async def when_ready(begin: Callable[[], Awaitable[T]]) -> T:
 
 def _postgres() -> type[Postgres]:
     try:
-        engine: type[Postgres] = load_module("portico.store.postgres").Postgres
+        engine: type[Postgres] = postgres.Postgres
     except ImportError as failure:
         raise CannotOpen("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
     return engine

@@ -112,6 +112,9 @@ def _apply(history: str, migrations: list[Migration], one: Migration, tx: Transa
     tx.run(_TABLE)
     if one.number in _applied(history, migrations, tx):
         return None
+    if tx.engine == "sqlite":
+        # What a migration drops is overwritten: it may be a copy of what is to be erased later.
+        tx.all(int, "pragma secure_delete = on")
     tx.script(one.text)
     tx.run(
         "insert into portico_migration (history, number, name, checksum, applied_at) values (?, ?, ?, ?, ?)",

@@ -5,8 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
+
+if TYPE_CHECKING:
+    from portico.telemetry import open_telemetry
+else:
+    open_telemetry = LazyModule("portico.telemetry.open_telemetry")
 
 log = logging.getLogger("portico")
 
@@ -33,7 +39,7 @@ def start_telemetry(service: str) -> None:
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or _told:
         return
     try:
-        load_module("portico.telemetry.open_telemetry").start(service, set_up=variable is not None)
+        open_telemetry.start(service, set_up=variable is not None)
     except ImportError as failure:
         _warn(f"{variable} is set, but nothing is exported: {failure}; pip install 'portico[otel]'")
 

@@ -7,19 +7,33 @@ with `portico_`, because many projects have a `client` and a `server` of their o
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 
 if TYPE_CHECKING:
+    from portico.client import client as client_module
+    from portico.client import sync
     from portico.client.client import Client
     from portico.client.sync import SyncClient
+    from portico.recording import replay
+    from portico.testing import snapshots, transcript
     from portico.testing.snapshots import ContractSnapshot
     from portico.testing.transcript import Transcript
+    from portico.transport import modules
+    from portico.wire import revisions
+else:
+    client_module = LazyModule("portico.client.client")
+    sync = LazyModule("portico.client.sync")
+    replay = LazyModule("portico.recording.replay")
+    snapshots = LazyModule("portico.testing.snapshots")
+    transcript = LazyModule("portico.testing.transcript")
+    modules = LazyModule("portico.transport.modules")
+    revisions = LazyModule("portico.wire.revisions")
 
 UPDATE = "--update-snapshots"
 SERVER = "portico_server"
@@ -44,7 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("revision")
     if marker is None or "portico_revision" not in metafunc.fixturenames:
         return
-    known = load_module("portico.wire.revisions").REVISIONS
+    known = revisions.REVISIONS
     wanted = marker.args or known
     if unknown := [one for one in wanted if one not in known]:
         raise pytest.UsageError(f"there is no revision {unknown[0]!r}; there are {', '.join(known)}")
@@ -62,7 +76,7 @@ def portico_server(request: pytest.FixtureRequest, pytestconfig: pytest.Config) 
     """What the client talks to. A project that has one server says so in its settings, or overrides this fixture."""
     marker = request.node.get_closest_marker("recording")
     if marker is not None:
-        return load_module("portico.recording.replay").Replay.load(request.path.parent / marker.args[0])
+        return replay.Replay.load(request.path.parent / marker.args[0])
     said = pytestconfig.getini(SERVER)
     if not said:
         pytest.fail(
@@ -72,7 +86,7 @@ def portico_server(request: pytest.FixtureRequest, pytestconfig: pytest.Config) 
         )
     file, mark, name = said.partition(".py")
     path = pytestconfig.rootpath / f"{file}.py"
-    return load_module("portico.transport.modules").load(f"{path}{name}" if mark and path.exists() else said)
+    return modules.load(f"{path}{name}" if mark and path.exists() else said)
 
 
 @pytest.fixture
@@ -84,8 +98,7 @@ def portico_options() -> dict[str, Any]:
 @pytest.fixture
 def portico_transcript() -> Transcript:
     """Every message between the client and the server of this test."""
-    made: Transcript = load_module("portico.testing.transcript").Transcript()
-    return made
+    return transcript.Transcript()
 
 
 @pytest.fixture
@@ -97,7 +110,7 @@ def _portico_given(
 
 async def _portico_client(portico_server: Any, _portico_given: dict[str, Any]) -> AsyncIterator[Client]:
     """An open Client of the server, at the revision that the test is marked with."""
-    async with load_module("portico.client.client").Client(portico_server, **_portico_given) as client:
+    async with client_module.Client(portico_server, **_portico_given) as client:
         yield client
 
 
@@ -121,19 +134,16 @@ else:
 @pytest.fixture
 def portico_sync_client(portico_server: Any, _portico_given: dict[str, Any]) -> Iterator[SyncClient]:
     """The same for tests that are no coroutines."""
-    with load_module("portico.client.sync").SyncClient(portico_server, **_portico_given) as client:
+    with sync.SyncClient(portico_server, **_portico_given) as client:
         yield client
 
 
 @pytest.fixture
 def portico_contract(
     request: pytest.FixtureRequest, portico_server: Any, pytestconfig: pytest.Config
-) -> Callable[..., ContractSnapshot]:
+) -> ContractSnapshot:
     """What the server promises now, to be compared with what it promised when the snapshot was made."""
-    snapshots = load_module("portico.testing.snapshots")
     folder = request.path.parent / "__snapshots__"
     # The snapshot is of the server, not of one run of a test: it has no revision in its name.
     name = f"{request.path.stem}.{getattr(request.node, 'originalname', None) or request.node.name}.json"
-    return snapshots.ContractSnapshot(  # type: ignore[no-any-return]
-        portico_server, Path(folder, name), update=bool(pytestconfig.getoption(UPDATE))
-    )
+    return snapshots.ContractSnapshot(portico_server, Path(folder, name), update=bool(pytestconfig.getoption(UPDATE)))

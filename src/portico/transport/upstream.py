@@ -27,25 +27,25 @@ from portico.transport.envelope import RequestEnvelope, without_envelope
 from portico.transport.greeting import ClientIdentity, Greeting, discover, means_handshake_server
 from portico.transport.http_client.limits import suspendable
 from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.side import RequestSender
 from portico.transport.http_client.sse import HttpSse
-from portico.transport.http_client.streamable import BegunCall, RequestSender, StreamableHttp
+from portico.transport.http_client.streamable import BegunCall, StreamableHttp
 from portico.transport.introduction import Introduction, remember
 from portico.transport.link import Link, MemoryLink, Trace
 from portico.transport.loops import HeldLifespan
+from portico.transport.notified import NotifiedCalls
 from portico.transport.process import ProcessLink
+from portico.transport.repeating import about, may_repeat, not_repeated
 from portico.transport.targets import Command, Here, Target, Url
 from portico.transport.time_limits import TimeLimit, TimeLimits
 from portico.wire import jsonrpc, notices
-from portico.wire import meta as metas
 from portico.wire.capabilities import undeclared as undeclared_by
 from portico.wire.content import EmptyResult
 from portico.wire.errors import (
     BadStatus,
     Closed,
-    ConnectFailed,
     Error,
     HeaderMismatch,
-    InvalidParams,
     InvalidRequest,
     MethodNotFound,
     ProtocolError,
@@ -55,7 +55,7 @@ from portico.wire.errors import (
     UsageError,
 )
 from portico.wire.meta import Implementation
-from portico.wire.methods import LASTING, METHODS
+from portico.wire.methods import LASTING
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
 from portico.wire.tools import ListToolsResult
@@ -68,8 +68,6 @@ RETRIES = 4
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 # How long is waited at most before a retry that the server itself has put off.
 LONGEST_WAIT_SECONDS = 60.0
-# A server that is overwhelmed, or a proxy that cannot reach it.
-_TEMPORARY = frozenset({429, 502, 503, 504})
 # What servers of the handshake answer to a request without one.
 _WITHOUT_SESSION = frozenset({InvalidRequest.code, -32000, -32001})
 
@@ -149,12 +147,8 @@ class Upstream:
         # Since when there is something to be closed.
         self._opened: float | None = None
         self._closing.set()
-        # The Calls that want to hear of their progress, as they were sent, by the token that the server was given.
-        self._progressing: dict[Any, Call] = {}
-        # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
-        self._subscribed: dict[Any, Call] = {}
-        self._listening: list[Call] = []
-        # Set when such a session is over: a Call that listened in it has to begin anew.
+        self._notified = NotifiedCalls()
+        # Set when a session is over: a Call that listened in it has to begin anew.
         self._session_over = asyncio.Event()
         # The deadlines of the calls under way, and how many questions suspend them.
         self._time_limits = TimeLimits()
@@ -409,7 +403,7 @@ class Upstream:
                 "with undeclared=True it is asked all the same"
             )
         id, token = link.new_id(), call.progress_token
-        if token in self._progressing:
+        if token in self._notified.progressing:
             # Two callers of ours chose the same; the server has to tell them apart.
             token = f"{token}-{id}"
         revision = self.greeting.revision if self.modern else None
@@ -424,7 +418,8 @@ class Upstream:
         )
         if token is None and call.method not in LASTING:
             return link(sent)
-        known, key = (self._progressing, token) if token is not None else (self._subscribed, id)
+        notified = self._notified
+        known, key = (notified.progressing, token) if token is not None else (notified.subscribed, id)
         return self._send_listening(link, sent, known, key)
 
     async def _send_listening(self, link: Link, sent: Call, known: dict[Any, Call], key: Any) -> Raw:
@@ -445,8 +440,8 @@ class Upstream:
             return None
         if link is not None and isinstance(failure, SessionLost):
             link.channel.close(failure)
-        if not _may_repeat(failure, repeatable or link is None):
-            raise _not_repeated(failure, method) from None
+        if not may_repeat(failure, repeatable or link is None):
+            raise not_repeated(failure, method) from None
         return failure
 
     async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: TimeLimit) -> None:
@@ -457,7 +452,7 @@ class Upstream:
         until = limit.until
         late = wish > self._longest_wait or (until is not None and asyncio.get_running_loop().time() + seconds >= until)
         if tries > self._retries or late or isinstance(link, MemoryLink):
-            raise _about(reason, method)
+            raise about(reason, method)
         log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -473,7 +468,7 @@ class Upstream:
         """Whether to retry after `failure`: the server changed its era, or the failure is temporary."""
         if link is not None and await self._has_changed(link, failure):
             return True
-        return patient and (_may_repeat(failure, True) or isinstance(failure, TimedOut))
+        return patient and (may_repeat(failure, True) or isinstance(failure, TimedOut))
 
     async def _has_changed(self, link: Link, failure: Error) -> bool:
         """Whether a server that refuses a request is of another era by now: if so, it has been greeted anew."""
@@ -525,31 +520,9 @@ class Upstream:
     # What the server sends besides results
 
     def _receive(self, notice: Call) -> Any:
-        if notice.id is None and (self._progressing or self._subscribed or self._listening):
-            call = self._call_of(notice)
-            if call is not None:
-                call.reply.emit(notice.method, self._as_asked(notice, call))
-                return None
-            for call in self._listening:
-                call.reply.emit(notice.method, notice.params)
-        return self._answer(notice)
-
-    def _call_of(self, notice: Call) -> Call | None:
-        """The Call that a notification says it belongs to."""
-        try:
-            if notice.method == notices.PROGRESS:
-                return self._progressing.get(METHODS[notice.method].decode(notice.params).progress_token)
-            id = metas.members(notice.params).get(metas.SUBSCRIPTION_ID)
-            return None if isinstance(id, bool) else self._subscribed.get(id)
-        except (InvalidParams, msgspec.DecodeError, RecursionError, TypeError):
+        if notice.id is None and self._notified.tell(notice):
             return None
-
-    def _as_asked(self, notice: Call, call: Call) -> Raw:
-        """The params with the progress token that the Call came with."""
-        if notice.method != notices.PROGRESS or self._progressing.get(call.progress_token) is call:
-            return notice.params
-        members: dict[str, Any] = dict(_members.decode(notice.params))
-        return Raw(jsonrpc.encode({**members, "progressToken": call.progress_token}))
+        return self._answer(notice)
 
     async def _listen(self, call: Call) -> Any:
         """`subscriptions/listen` on every revision. A session has no such request: there the Call hears everything."""
@@ -561,7 +534,7 @@ class Upstream:
         uris = wanted.resource_subscriptions or []
         if "resources/subscribe" in self._undeclared:
             uris = []
-        self._listening.append(call)
+        self._notified.listening.append(call)
         try:
             for uri in uris:
                 await self.ask(_subscription("resources/subscribe", uri), self._timeout, True)
@@ -571,7 +544,7 @@ class Upstream:
             call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
             await over.wait()
         finally:
-            self._listening.remove(call)
+            self._notified.listening.remove(call)
             for uri in uris if self.is_open and not link.closed and link is self._link else ():
                 with contextlib.suppress(Error):
                     await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
@@ -580,25 +553,3 @@ class Upstream:
 
 def _subscription(method: str, uri: str) -> Call:
     return Call(method=method, params=Raw(jsonrpc.encode({"uri": uri})), id=0)
-
-
-def _may_repeat(failure: Error, repeatable: bool) -> bool:
-    # What was never sent, or turned away at the door, was not done.
-    if isinstance(failure, ConnectFailed | SessionLost):
-        return True
-    if isinstance(failure, BadStatus):
-        return repeatable and failure.status in _TEMPORARY
-    return repeatable and isinstance(failure, Closed)
-
-
-def _about(failure: Error, method: str) -> Error:
-    """Every failure says what it is the failure of."""
-    if isinstance(failure, Closed | ConnectFailed) and method not in str(failure):
-        return type(failure)(f"{method}: {failure}")
-    return failure
-
-
-def _not_repeated(failure: Error, method: str) -> Error:
-    if not isinstance(failure, Closed):
-        return failure
-    return type(failure)(f"{method} was not repeated, for it may have been heard: {failure}")

@@ -26,8 +26,8 @@ MOST_COMMAS = 500_000
 _NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
-_LARGEST_ID = 2**63 - 1
-_SMALLEST_ID = -(2**63)
+LARGEST_ID = 2**63 - 1
+SMALLEST_ID = -(2**63)
 
 # The members that decide what a message does, and those that decide what a request does.
 _STEERING = rb'"(?:method|id|params)"'
@@ -130,7 +130,7 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
         # The length of a request that has its members once, and no space.
         least = _LEAST + len(frame.method)
         if type(id) is int:
-            if not _SMALLEST_ID <= id <= _LARGEST_ID:
+            if not SMALLEST_ID <= id <= LARGEST_ID:
                 return Malformed(InvalidRequest("Invalid request: id is outside the 64-bit range"))
             least += _LEAST_ID + len(str(id))
         elif type(id) is str:
@@ -228,7 +228,7 @@ def _has_one_twice(pairs: list[tuple[str, Any]]) -> bool:
 
 def _readable(id: object) -> RequestId | None:
     if type(id) is int:
-        return id if _SMALLEST_ID <= id <= _LARGEST_ID else None
+        return id if SMALLEST_ID <= id <= LARGEST_ID else None
     return id if type(id) is str else None
 
 

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InvalidParams, InvalidRequest
-from portico.wire.jsonrpc import NOTHING, TWICE, doubled, repeats
+from portico.wire.jsonrpc import LARGEST_ID, MOST_NODES, NOTHING, SMALLEST_ID, TWICE, Frame, doubled, repeats
 from portico.wire.meta import Params
 from portico.wire.revisions import (
     V2024_11_05,
@@ -189,6 +189,49 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     if twice:
         raise InvalidRequest(TWICE)
     return typed, meta
+
+
+class CallFrame(Frame, kw_only=True, gc=False):
+    """A `tools/call` that was read together with its params. `params` are its bytes, as in every Frame."""
+
+    params: CallToolParams  # type: ignore[assignment]
+    typed: CallToolParams | None = None
+
+
+_call_frame = msgspec.json.Decoder(CallFrame)
+_LEAST_CALL_FRAME = len('{"jsonrpc":"2.0","id":,"method":"tools/call","params":}')
+_PARAMS = b'"params":'
+
+
+def read_call(data: bytes) -> CallFrame | None:
+    """A `tools/call` in one decode; None for any that is not plain, and for all else: `jsonrpc.decode` reads those.
+
+    Plain is one without spaces and escapes that has an id, and in its params a name, arguments and a `_meta`: it is as
+    long as these are, so that there is no room for anything to stand twice, nor for another member.
+    """
+    if len(data) > MOST_NODES or not data.isascii():
+        return None
+    try:
+        frame = _call_frame.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    id, typed = frame.id, frame.params
+    arguments, meta = typed.arguments, typed.meta
+    if frame.method != "tools/call" or frame.jsonrpc != "2.0" or meta is NOTHING or arguments is NOTHING:
+        return None
+    if type(id) is not int:
+        said = len(id) + 2 if type(id) is str else 0
+    elif SMALLEST_ID <= id <= LARGEST_ID:
+        said = len(str(id))
+    else:
+        return None
+    length = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
+    if len(data) != _LEAST_CALL_FRAME + said + length or not said or doubled(arguments):
+        return None
+    # What may stand before it has no quotes inside, so that the first one is it.
+    begin = data.index(_PARAMS) + len(_PARAMS)
+    frame.typed, frame.params = typed, Raw(data[begin : begin + length])  # type: ignore[assignment]
+    return frame
 
 
 def is_bare(params: Raw, typed: CallToolParams) -> bool:

@@ -11,10 +11,10 @@ import pytest
 from msgspec import Raw
 from tasking import PATIENCE, eventually
 
+from portico.server.calling.tools import TaskConfig
 from portico.server.tasks import engine as engines
 from portico.server.tasks import jobs, leases
 from portico.server.tasks import running as running_jobs
-from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.engine import Engine
 from portico.server.tasks.jobs import Job, Outcome
 from portico.server.tasks.leases import Lease

@@ -12,7 +12,6 @@ import pytest
 from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
 from portico.access import settings
 from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
-from portico.gateway import routes
 from portico.services.code import Code, CodeFace, runs, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
@@ -187,8 +186,7 @@ async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(bakery
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
-async def test_through_a_gateway(monkeypatch: pytest.MonkeyPatch, below: Any) -> None:
-    monkeypatch.setattr(routes, "FIRST_SECONDS", PATIENCE)
+async def test_through_a_gateway(below: Any) -> None:
     gateway = Gateway(name="acme")
     gateway.add("b", [sys.executable, str(TASKING)], revision=below)
     gateway.add(Code(writes="allow"))

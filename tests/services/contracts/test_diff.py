@@ -373,6 +373,21 @@ def test_a_server_that_goes_back_is_mentioned() -> None:
     assert [one.reason for one in diff(old, new).changes] == ["the version went back from 2.0.0 to 1.9.9"]
 
 
+@pytest.mark.parametrize(
+    "old, new, is_back",
+    [
+        ("1.0.0", "1.0.0-rc.1", True),
+        ("1.0.0-rc.1", "1.0.0", False),
+        ("1.0.0-rc.10", "1.0.0-rc.9", True),
+        ("1.0.0-rc.9", "1.0.0-rc.10", False),
+        ("1.0.0-rc", "1.0.0-beta.2", True),
+        ("1.0.0+b", "1.0.0+a", False),
+    ],
+)
+def test_a_candidate_is_older_than_its_release(tool: Any, old: str, new: str, is_back: bool) -> None:
+    assert bool(diff(tool(version=old), tool(version=new)).changes) == is_back
+
+
 def test_a_version_that_goes_back_is_mentioned(tool: Any) -> None:
     found = diff(tool(version="2.0.0"), tool(version="1.0.0"))
     assert [one.reason for one in found.changes] == ["the version went back from 2.0.0 to 1.0.0"]

@@ -147,3 +147,18 @@ async def test_the_type_of_what_a_body_raises_is_told_without_a_word_of_it(
         result = await call(client, request("s.fails"))
         assert error(result)[0] == kind.__name__
         assert "secret" not in result.model_dump_json()
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_the_type_of_what_a_task_raises_is_told_as_well(revision: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "portico")
+    server = Server("s")
+
+    @server.tool(task="required")
+    async def fails() -> str:
+        raise FileNotFoundError("/secret/path")
+
+    async with Client(server, revision=revision) as client:
+        answer = await call(client, request("s.fails"))
+    assert error(answer)[0] == "FileNotFoundError"
+    assert "secret" not in answer.model_dump_json()

@@ -148,3 +148,37 @@ def test_the_patch_is_of_the_class_that_there_is(image: Interpreter) -> None:
     image.define_method("Account", "def pay(self, amount): return 7")
     assert "never" not in image.list_changes()["patch"]
     assert "total" in image.list_changes()["patch"]
+
+
+SLOTTED = """
+class Box:
+    __slots__ = ("size",)
+    def __init__(self): self.size = 1
+    def __grown(self): return self.size + 1
+    def grown(self): return self.__grown()
+    @property
+    def half(self): return self.size / 2
+    @half.setter
+    def half(self, value): self.size = value * 2
+
+box = Box()
+"""
+
+
+def test_a_private_method_is_the_one_that_the_others_call(image: Interpreter) -> None:
+    image.evaluate(SLOTTED)
+    assert image.define_method("Box", "def __grown(self):\n    return 7")["selector"] == "_Box__grown"
+    assert value(image, "box.grown()") == "7"
+
+
+def test_what_objects_keep_a_value_in_is_no_method(image: Interpreter) -> None:
+    image.evaluate(SLOTTED)
+    with pytest.raises(InspectionError, match=r"Box.size is where its objects keep a value"):
+        image.define_method("Box", "def size(self):\n    return 7")
+    assert value(image, "box.size") == "1"
+
+
+def test_a_property_that_is_read_otherwise_is_written_as_before(image: Interpreter) -> None:
+    image.evaluate(SLOTTED)
+    image.define_method("Box", "@property\ndef half(self):\n    return -self.size / 2")
+    assert value(image, "box.half = 3\nbox.half") == "-3.0"

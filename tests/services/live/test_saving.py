@@ -235,3 +235,15 @@ def test_one_of_two_that_were_restored_at_once_is_told_so(fresh: Any) -> None:
     moved(image, other)
     with pytest.raises(InspectionError, match="at the same time"):
         other.restore()
+
+
+def test_a_value_that_is_never_written_is_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        def __getstate__(self) -> None:
+            while True:
+                pass
+
+    monkeypatch.setattr(saving, "SECONDS", 0.05)
+    _, names, left_out = saving.saved({"endless": Endless(), "one": 1}, [])
+    assert names == ["one"]
+    assert "it takes more than 0.05 s" in left_out["endless"]

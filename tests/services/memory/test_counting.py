@@ -12,7 +12,7 @@ import pytest
 from remembering import keep, said
 
 from portico.services import moments
-from portico.services.memory.search import index_build
+from portico.services.memory.search import index_build, positions
 from portico.services.memory.share import export_import
 from portico.services.memory.store import cleanup, graph, statistics
 from portico.services.memory.store.capture import Draft
@@ -113,13 +113,8 @@ async def test_a_write_that_fails_counts_nothing(memories: Memories) -> None:
 
 async def test_an_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> None:
     """With what it has, before anything else is done with it."""
-    before = tmp_path / "before"
-    before.mkdir()
-    for path in sorted(MIGRATIONS.glob("*.sql")):
-        if path.name < "0007":
-            shutil.copy(path, before)
     async with Database(bare_url) as database:
-        await database.migrate(HISTORY, before)
+        await database.migrate(HISTORY, migrations_before("0007", tmp_path))
         await database.write(_as_it_was)
         memories = Memories(database, project="here/project")
         await memories.open()
@@ -130,6 +125,54 @@ async def test_an_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> 
         page = await memories.recall("", memories.filter("tag:db"))
         assert [hit.record.id for hit in page.hits] == ["aa02", "aa01"]
         await memories.close()
+
+
+async def test_an_older_store_keeps_its_index(bare_url: str, tmp_path: Path) -> None:
+    """Its postings, its vectors and what memories mention are as they were, and go with their memory."""
+    async with Database(bare_url) as database:
+        await database.migrate(HISTORY, migrations_before("0008", tmp_path))
+        await database.write(_as_it_was)
+        await database.write(_indexed_as_it_was)
+        memories = Memories(database, project="here/project")
+        await memories.open()
+        seated = await memories.read(lambda tx: tx.all(tuple[str, str | None], "select memory, model from memory_seat"))
+        assert seated == [("aa01", "minilm")]
+        for query, filter, ids in (("redis", "", ["aa01"]), ("", "tag:db", ["aa02", "aa01"])):
+            page = await memories.recall(query, memories.filter(filter))
+            assert [hit.record.id for hit in page.hits] == ids
+        assert [one.mentions for one in await memories.read(lambda tx: graph.entities(tx, None, 5))] == [2]
+        await memories.delete("aa01", hard=True)
+        for table in ("posting", "seat", "vector"):
+            sql = f"select count(*) from memory_{table}"
+            assert await memories.read(lambda tx, sql=sql: tx.one(int, sql)) == 0  # type: ignore[misc]
+        await memories.close()
+
+
+def migrations_before(number: str, folder: Path) -> Path:
+    """Those of an earlier release."""
+    before = folder / "before"
+    before.mkdir()
+    for path in sorted(MIGRATIONS.glob("*.sql")):
+        if path.name < number:
+            shutil.copy(path, before)
+    return before
+
+
+def _indexed_as_it_was(tx: Transaction) -> None:
+    tx.run(f"update memory_indexed set format = {index_build.FORMAT}, at = null, place = null, memory = null")
+    scope = tx.one(
+        int,
+        "insert into memory_scope (domain, namespace, project, memories, threads) "
+        "values ('project', 'decisions', 'here/project', 1, 1) returning number",
+    )
+    seat = positions.seat(scope, 0, positions.ALONE)
+    tx.run("insert into memory_seat (seat, memory) values (?, 'aa01')", (seat,))
+    terms = ["redi", "aa01", "@1/1", "januari", "1970"]
+    tx.run("insert into memory_terms (seat, terms, model) values (?, ?, 'minilm')", (seat, " ".join(terms)))
+    tx.many("insert into memory_posting (term, seat, weight) values (?, ?, 129)", [(term, seat) for term in terms])
+    tx.run("insert into memory_vector (seat, model, scale, vector) values (?, 'minilm', 1.0, ?)", (seat, b"1"))
+    tx.run("insert into memory_tally (kind, name, memories) values ('vector', '', 1)")
+    tx.run("update memory_entity set mentions = 2")
 
 
 def _as_it_was(tx: Transaction) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from portico.services.memory.search import model, model_download
+from portico.services.memory.search.meaning import Encoder
 from portico.services.memory.search.minilm import TOGETHER, MiniLM
+from portico.services.memory.search.minilm_int8 import Int8MiniLM
 from portico.services.memory.search.word_pieces import WordPieces
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
@@ -19,6 +21,8 @@ np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip insta
 MOST = 192
 # What is stored was computed once, and stays.
 NEAR = 1 - 1e-3
+# In whole numbers of eight bits; of one store, some may be computed this way and some that.
+NEAR_INT8 = 1 - 1e-2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXT = "the store keeps a vector of each memory and looks for the nearest when somebody asks in other words"
 WORDS = TEXT.split()
@@ -30,6 +34,8 @@ TEXTS = [
     " ".join(WORDS * 12),
     *[f"{WORDS[number % len(WORDS)]} {WORDS[number % 7]} {' '.join(WORDS[: number % 5])}" for number in range(50)],
 ]
+# No memory is empty, and of nothing at all the eight bits make .017 less.
+SAID = [text for text in TEXTS if text]
 # The formulas take long.
 COMPARED = 5
 
@@ -130,21 +136,62 @@ def real() -> Path:
     return found
 
 
-def agrees(folder: Path) -> None:
-    encoder, plain = MiniLM(folder), Plain(folder)
-    together = encoder.encode_all(TEXTS, MOST)
-    for text, vector in zip(TEXTS[:COMPARED], together, strict=False):
-        assert float(vector @ plain.encode(text)) > NEAR, text
-    for text, vector in zip(TEXTS[:20], together, strict=False):
-        assert float(vector @ encoder.encode_all([text], MOST)[0]) > NEAR, text
+def agrees(folder: Path, encoder: Encoder, near: float, texts: list[str] = TEXTS) -> None:
+    plain = Plain(folder)
+    together = encoder.encode_all(texts, MOST)
+    for text, vector in zip(texts[:COMPARED], together, strict=False):
+        assert float(vector @ plain.encode(text)) > near, text
+    for text, vector in zip(texts[:20], together, strict=False):
+        assert float(vector @ encoder.encode_all([text], MOST)[0]) > near, text
 
 
 def test_the_vectors_are_those_of_the_formulas(drawn: Path) -> None:
-    agrees(drawn)
+    agrees(drawn, MiniLM(drawn), NEAR)
 
 
 def test_the_vectors_of_the_real_model_are_those_of_the_formulas(real: Path) -> None:
-    agrees(real)
+    agrees(real, MiniLM(real), NEAR)
+
+
+def test_the_vectors_in_eight_bits_are_near_those_of_the_formulas(drawn: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    agrees(drawn, Int8MiniLM(drawn), NEAR_INT8, SAID)
+
+
+def test_the_vectors_of_the_real_model_in_eight_bits_are_near_those_of_the_formulas(real: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    agrees(real, Int8MiniLM(real), NEAR_INT8, SAID)
+
+
+@pytest.fixture
+def installed(drawn: Path, tmp_path: Path) -> Path:
+    """A data directory with that model."""
+    folder = tmp_path / "models" / model.FOLDER
+    folder.parent.mkdir()
+    folder.symlink_to(drawn)
+    return tmp_path
+
+
+def test_eight_bits_are_used_where_their_package_is_installed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(MiniLM, "encode_all", None)
+    found = model.meanings(installed)
+    assert found is not None
+    assert len(found.encode(TEXTS)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("failure", [ImportError, RuntimeError, ValueError])
+def test_a_processor_without_eight_bits_has_the_same_vectors(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
+    def refused(self: Int8MiniLM, folder: Path) -> None:
+        raise failure("no such instructions")
+
+    monkeypatch.setattr(Int8MiniLM, "__init__", refused)
+    found = model.meanings(installed)
+    assert found is not None
+    (vector,), (wanted,) = found.encode(["hello"]), MiniLM(model.find(installed) or Path()).encode_all(["hello"])
+    assert float(vector @ wanted) > NEAR
 
 
 def test_texts_are_multiplied_together_and_not_padded(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:

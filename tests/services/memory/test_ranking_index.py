@@ -113,7 +113,7 @@ async def test_no_word_of_what_was_erased_is_left(memories: Memories) -> None:
     assert await cleanup.erase(memories, author="Quentin Yggdrasil") == 1
 
     def said(tx: Transaction) -> str:
-        columns = {"posting": "term", "terms": "terms", "author": "name", "author_word": "word", "thread": "name"}
+        columns = {"posting": "term", "author": "name", "author_word": "word", "thread": "name"}
         return " ".join(
             " ".join(tx.all(str, f"select {column} from memory_{table}")) for table, column in columns.items()
         )
@@ -183,7 +183,12 @@ async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> No
 
 @pytest.mark.parametrize(
     "damage",
-    ["delete from memory_posting", "delete from memory_terms", "delete from memory_scope", "drop table memory_indexed"],
+    [
+        "delete from memory_posting",
+        "update memory_seat set kind = -1",
+        "delete from memory_scope",
+        "drop table memory_indexed",
+    ],
 )
 async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
     url: str, damage: str, monkeypatch: pytest.MonkeyPatch

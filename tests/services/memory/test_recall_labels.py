@@ -80,7 +80,6 @@ async def test_an_index_of_an_older_format_is_made_again_with_the_labels(memorie
 
     def age(tx: Any) -> None:
         tx.run("delete from memory_posting where term = 'databas'")
-        tx.run("update memory_terms set terms = 'took second offer'")
         tx.run(f"update memory_indexed set format = {index_build.FORMAT - 1}")
 
     await memories.write(age)

@@ -19,6 +19,7 @@ from remembering import keep
 from portico.cli.main import main
 from portico.services.memory.search import meaning, model, model_download
 from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.search.minilm import MiniLM
 from portico.services.memory.store import statistics
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
@@ -211,10 +212,10 @@ def real() -> Path:
 
 
 def test_the_real_model_knows_what_is_near(real: Path) -> None:
-    meanings = model.meanings(real)
-    assert meanings is not None
+    folder = model.find(real)
+    assert folder is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
-    lovely, sunny, stadium = meanings.encode(texts)
+    lovely, sunny, stadium = MiniLM(folder).encode_all(texts)
     assert float(lovely @ lovely) == pytest.approx(1, abs=1e-4)
     # What the documentation of the model's own library prints for these.
     assert float(lovely @ sunny) == pytest.approx(0.6660, abs=1e-3)

@@ -352,3 +352,53 @@ def test_steps_without_entries_have_positions(tmp_path: Path) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(100)])
     steps = list(log_of(tmp_path / "log").newest_first(Query(contains="nowhere"), None, []))
     assert [type(step) for step in steps] == [EmptyStretch]
+
+
+def with_a_long_line(path: Path) -> Path:
+    lines = [stamped(n, ascending(n)) for n in range(20_000)]
+    lines.insert(12_000, f"{stamped(12_000, ascending(12_000))[:-1]}{'x' * 3_000_000} far behind\n")
+    written(path, lines)
+    return path
+
+
+@pytest.mark.parametrize("second", [5, 11_990, 12_010, 19_990])
+def test_a_minute_is_found_around_a_line_of_megabytes(tmp_path: Path, second: int) -> None:
+    log = log_of(with_a_long_line(tmp_path / "log"))
+    begin = microseconds(ascending(second).isoformat(), "begin")
+    query = Query(start=begin, end=begin + 2_000_000)
+    assert [message.split()[1] for message in read(log, query)] == [str(second + n) for n in (2, 1, 0)]
+    assert len(list(log.newest_first(query, None, []))) < 5000
+
+
+def test_of_a_line_of_megabytes_only_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(literals, "BLOCK", 2**18)
+    monkeypatch.setattr(literals, "LARGEST_BLOCK", 2**20)
+    log = log_of(with_a_long_line(tmp_path / "log"))
+    assert read(log, Query(contains="far behind")) == []
+    found = [len(message) for message in read(log, Query(contains="message 12000 "))]
+    assert len(found) == 2 and max(found) < textfile.LONGEST_LINE
+
+
+# Pages
+
+
+def test_a_page_that_is_full_goes_on_where_the_rest_was_not_looked_through(tmp_path: Path) -> None:
+    lines = [stamped(n, ascending(n)) for n in range(5000)]
+    for n in (0, 4999):
+        lines[n] = lines[n].replace("INFO", "ERROR")
+    written(tmp_path / "log", lines)
+    logs = Logs(lambda: {"log": log_of(tmp_path / "log")}, Cursors())
+    query = Query(min_level=3)
+    page = logs.query("log", query, limit=1)
+    assert page.has_more and page.cursor is not None
+    (last,) = logs.query("log", query, limit=1, cursor=page.cursor).entries
+    assert last.message.startswith("message 0 ")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
+    text = "".join(stamped(n, ascending(n)) for n in range(3)).replace("\n", " ä\r\n")
+    (tmp_path / "log").write_bytes(f"\ufeff{text}".encode(encoding))
+    log = log_of(tmp_path / "log")
+    assert [message[:9] + message[-1] for message in read(log, Query())] == ["message 2ä", "message 1ä", "message 0ä"]
+    assert log.count() == 3

@@ -170,12 +170,12 @@ def test_where_nothing_can_be_recorded_nothing_is_done(tmp_path: Path, monkeypat
 
     def go_on() -> None:
         for _ in range(10):
-            service.reg_list()
+            service.registry.reg_list()
 
     with pytest.raises(Denied, match="is full"):
         go_on()
     (tmp_path / "data" / "system-audit.jsonl").unlink()
-    service.reg_list()
+    service.registry.reg_list()
     service._close()
 
 

@@ -272,3 +272,11 @@ def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.value(r"HKCU\Software", "nothing")
     with pytest.raises(Absent):
         registry.content(r"HKCU\Nothing")
+
+
+def test_a_hive_that_was_cut_off_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "hive"
+    path.write_bytes(forgery.hive()[:-16])
+    registry = RegistryTree({"sample": HiveBranch(AllowedRoots([tmp_path]), str(path))}, writable=False)
+    found = registry.content("sample")[1]
+    assert found.problems == ["the file ends 16 bytes before the hive does"]

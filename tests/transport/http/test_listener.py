@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.server.asking.current import CurrentCall
 from portico.transport.http.listener import Deadlines
 from portico.transport.http.place import Place, is_loopback
 from portico.transport.http.response import MOST_UNREAD
@@ -350,13 +349,8 @@ async def test_a_body_is_let_go_with_its_connection(
 
 
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("asked_for", [False, True])
-async def test_a_call_is_let_go_with_its_answer(
-    serve: Serve, server: Server, asked_for: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Calls that only the collector could let go of would stop everything for it, again and again. Also where bodies
-    may ask for the call without being given it."""
-    monkeypatch.setattr(CurrentCall, "wanted", asked_for)
+async def test_a_call_is_let_go_with_its_answer(serve: Serve, server: Server) -> None:
+    """Calls that only the collector could let go of would stop everything for it, again and again."""
     site = await serve(server)
     raw = await site.connect()
     # Other tests may have left some.

@@ -239,7 +239,15 @@ MORE = (
     *(b"Origin: http://localhost", b"Origin: http://evil.example", b"Connection: keep-alive", b"Connection: x, close"),
     *(b"X-Forwarded-For: 192.0.2.7", b"X-Forwarded-For: 192.0.2.8", b"Forwarded: for=192.0.2.9", b"Accept: */*"),
     *(b"Accept: text/html", b"MCP-Protocol-Version: 2025-06-18", b"TRANSFER-encoding: Chunked", b"Portico-Sent-On: x"),
-    *(b"X-Request-Id: 1", b"x-request-id: 2", b"X-REQUEST-ID:3", b"X-Request-Id:  4", b"x-request-id: a b"),
+    *(
+        b"X-Request-Id: 1",
+        b"x-request-id: 2",
+        b"X-Tenant: a",
+        b"X-Tenant: b",
+        b"X-REQUEST-ID:3",
+        b"X-Request-Id:  4",
+        b"x-request-id: a b",
+    ),
     *(b"traceparent: 00-1-2-01", b"Traceparent: 00-1-3-01", b"tracestate: a=1,b=2", b"x-correlation-id: 7"),
     *STRANGE,
 )
@@ -285,15 +293,18 @@ async def test_a_connection_is_answered_the_same_whichever_way_it_is_read(option
     assert usual.listener.known and not parsing.listener.plain._lines
 
 
-async def test_a_head_with_another_id_and_another_length_is_known() -> None:
-    site = Site(Connection, longest_body=100)
+@pytest.mark.parametrize("name", [b"X-Request-Id", b"X-Tenant", b"X-Made-Up-%d"])
+async def test_a_head_with_another_length_and_a_new_line_is_judged_once(name: bytes) -> None:
+    site, judged = Site(Connection, longest_body=100), list[Any]()
+    refuse = site.listener.exchange.refuse
+    site.listener.exchange.refuse = lambda one: judged.append(one) or refuse(one)  # type: ignore
     for number in range(5):
-        body = MESSAGE + b" " * number
-        head = head_of(*USUAL[:2], b"content-length: %d" % len(body), b"X-Request-Id: %d" % number)
+        body, line = MESSAGE + b" " * number, name.replace(b"%d", b"%d" % number)
+        head = head_of(*USUAL[:2], b"content-length: %d" % len(body), line + b": %d" % number)
         _, _, [request] = await site.hear("127.0.0.1", [head + body])
-        assert request[3] == body
-        assert request[4][b"x-request-id"] == b"%d" % number and request[4][b"content-length"] == b"%d" % len(body)
-    assert len(site.listener.known) == 1
+        assert request[3] == body and set(request[4]) == {b"host", b"content-type", b"content-length", line.lower()}
+        assert request[4][line.lower()] == b"%d" % number and request[4][b"content-length"] == b"%d" % len(body)
+    assert len(site.listener.known) == len(judged) == 1
     head = head_of(*USUAL[:2], b"content-length: 200", b"X-Request-Id: 6")
     said, _, asked = await site.hear("127.0.0.1", [head + b"x" * 200])
     assert said.startswith(b"HTTP/1.1 413") and not asked

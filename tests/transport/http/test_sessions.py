@@ -17,7 +17,8 @@ from portico import Server
 from portico.auth.principal import Principal
 from portico.auth.resource import ResourceServer
 from portico.auth.verifiers.credentials import RequestCredentials
-from portico.transport.http import sessions as keeping
+from portico.transport.http import session as keeping
+from portico.transport.http.response import MOST_UNREAD
 
 R2, R3, R4 = "2025-03-26", "2025-06-18", "2025-11-25"
 MODERN = "2026-07-28"
@@ -1167,7 +1168,7 @@ async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else
     await raw.read_head()
     first = await raw.event()
     raw.writer.transport.pause_reading()
-    assert await site.most_unread(held.shouted) <= 2 * keeping.MOST_UNREAD
+    assert await site.most_unread(held.shouted) <= 2 * MOST_UNREAD
     again = await session.get(first.id)
     while "result" not in (said := await again.message()):
         pass

@@ -12,9 +12,6 @@ from portico.server.asking.familiar_context import RequestContext
 from portico.server.calling.dependencies import Depends
 from portico.wire.errors import ToolError
 
-# From here on bodies have it.
-CurrentCall.wanted = True
-
 
 def _current() -> Context | None:
     found: Any = CurrentCall.found()

@@ -1,5 +1,5 @@
-"""The call that is being answered, for functions that are not given it. It is kept only where a program has asked for
-such a function: `wanted` is set by importing `ambient.py`."""
+"""The call that is being answered, for functions that are not given it; and for servers that a body asks something of,
+its own or another one: they answer whom it answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class ContextType:
 
 
 class CurrentCall:
-    wanted = False
     # The functions that give the Context: a body whose module has one of them gets one that can ask questions.
     gives_context: tuple[Callable[..., Any], ...] = ()
     # The Context of a body that has one; otherwise its Call and its Runtime.
@@ -27,22 +26,20 @@ class CurrentCall:
     found = _answering.get
 
     @classmethod
-    def hold(cls) -> Token[Any] | None:
+    def hold(cls) -> Token[Any]:
         """Before another server is asked in the same context: `release` gives back what is being answered now."""
-        return cls._answering.set(cls._answering.get()) if cls.wanted else None
+        return cls._answering.set(cls._answering.get())
 
-    @classmethod
-    def release(cls, held: Token[Any] | None) -> None:
-        if held is not None:
-            cls._answering.reset(held)
+    # Takes what `hold` gave.
+    release = _answering.reset
 
     @classmethod
     def call(cls) -> Any:
-        """The Call itself; None outside of one, and where no program has asked for it."""
+        """The Call itself; None outside of one."""
         found = cls.found()
         return found[0] if isinstance(found, tuple) else getattr(found, "call", None)
 
     @classmethod
     def is_used_by(cls, fn: Any) -> bool:
-        known = getattr(fn, "__globals__", {}) if cls.wanted else {}
+        known = getattr(fn, "__globals__", {}) if cls.gives_context else {}
         return any(value is one for value in list(known.values()) for one in cls.gives_context)

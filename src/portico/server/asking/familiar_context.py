@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.server.asking.current import ContextType
 from portico.wire import notices
 from portico.wire.errors import ProtocolError
@@ -20,6 +20,11 @@ from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
     from portico.server.asking.context import Context
+    from portico.server.calling import foreign
+    from portico.server.shaping import visibility
+else:
+    foreign = LazyModule("portico.server.calling.foreign")
+    visibility = LazyModule("portico.server.shaping.visibility")
 
 
 async def all_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], kind: Any, member: str) -> list[Any]:
@@ -185,7 +190,7 @@ class FamiliarContext(ContextType):
     def input_responses(self: Any) -> dict[str, Any] | None:
         """What the client answers to the questions of an InputRequiredResult; None in the first round."""
         said = getattr(self._call.typed(), "input_responses", None)
-        return None if not said else load_module("portico.server.calling.foreign").responses(said)
+        return None if not said else foreign.responses(said)
 
     @property
     def request_state(self: Any) -> str | None:
@@ -267,7 +272,6 @@ class FamiliarContext(ContextType):
     def _set_visibility(
         self: Any, enabled: bool | None, names: Collection[str], tags: Collection[str], match_all: bool
     ) -> None:
-        visibility = load_module("portico.server.shaping.visibility")
         visibility.set_visibility(self._call, self.server, enabled, names or (), tags or (), match_all)
         for kind in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
             self._changed(kind)

@@ -12,13 +12,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.server.asking.request_state import State
 from portico.wire.errors import InvalidParams
 
 if TYPE_CHECKING:
+    from portico.store import database as database_module
     from portico.store.database import Database
     from portico.store.transaction import Transaction
+else:
+    database_module = LazyModule("portico.store.database")
 
 MOST_REMEMBERED = 100_000
 
@@ -103,7 +106,7 @@ class SpentStates:
 
 
 async def _open(url: str) -> Database:
-    database: Database = await load_module("portico.store.database").Database(url).open()
+    database: Database = await database_module.Database(url).open()
     try:
         from pathlib import Path  # servers without a store start without it
 

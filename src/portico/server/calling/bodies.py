@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 
-from portico._lazy import load_module, loaded_module
+from portico._lazy import LazyModule, loaded_module
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.current import ContextType, CurrentCall
@@ -23,8 +23,13 @@ from portico.wire.errors import InsufficientScope, ProtocolError, ToolError, Usa
 from portico.wire.jsonrpc import NOTHING
 
 if TYPE_CHECKING:
+    from portico.server.asking import context as context_module
     from portico.server.asking.context import Context
+    from portico.server.calling import schema_tools
     from portico.server.calling.schema_tools import SchemaSignature
+else:
+    context_module = LazyModule("portico.server.asking.context")
+    schema_tools = LazyModule("portico.server.calling.schema_tools")
 
 Running = Literal["async", "thread", "inline"]
 Args = Sequence[Any]
@@ -87,8 +92,7 @@ class Body:
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
                 return self._resume(context, call, runtime, arguments)
-        if CurrentCall.wanted:
-            CurrentCall.enter(context or (call, runtime))
+        CurrentCall.enter(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context)
         if self._at_once:
             return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
@@ -105,8 +109,7 @@ class Body:
             raise unwrap_group(group) or group from None
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
-        if CurrentCall.wanted:
-            CurrentCall.enter(context)
+        CurrentCall.enter(context)
         context.enter()
         state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)
@@ -159,12 +162,11 @@ class Body:
 
 def _context_of() -> Callable[..., Context]:
     """Makes the Context of a call: see `asking/context.py`, which a server without such bodies does not load."""
-    found: Callable[..., Context] = load_module("portico.server.asking.context").context_of
-    return found
+    return context_module.context_of
 
 
 def _schema_signature(fn: Callable[..., Any], schema: dict[str, Any], without: tuple[type, ...]) -> SchemaSignature:
-    tools = load_module("portico.server.calling.schema_tools")
+    tools = schema_tools
     found: SchemaSignature = tools.schema_signature(fn, schema, context_type=ContextType, without_output=without)
     return found
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.schema.hints import resolve
 from portico.server.calling.runtime import Runtime
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
+
+if TYPE_CHECKING:
+    from portico.schema import reader as reading
+else:
+    reading = LazyModule("portico.schema.reader")
 
 Complete = Callable[..., Any]
 """Takes what has been typed and, if it wants a second parameter, the other arguments given so far."""
@@ -91,13 +96,12 @@ def result(found: Any) -> CompleteResult:
 def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
     """A Literal or an Enum completes itself; booleans too."""
     # Few arguments are completed so, and none at the start.
-    read = load_module("portico.schema.reader")
-    reader = read.Reader(schema)
+    reader = reading.Reader(schema)
     options = reader.options(reader.member(reader.root, argument))
     values = [
         value
         for option in options
-        for value in read.values_of(option) or (["true", "false"] if read.types_of(option) == ["boolean"] else [])
+        for value in reading.values_of(option) or (["true", "false"] if reading.types_of(option) == ["boolean"] else [])
     ]
     begun = typed.casefold()
     matching = [value for value in map(str, values) if value.casefold().startswith(begun)]

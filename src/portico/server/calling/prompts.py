@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
@@ -21,6 +21,11 @@ from portico.wire.errors import InvalidParams
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
 from portico.wire.prompts import Prompt as Definition
+
+if TYPE_CHECKING:
+    from portico.server.familiar import checks
+else:
+    checks = LazyModule("portico.server.familiar.checks")
 
 
 class PromptOptions(TypedDict, total=False):
@@ -79,7 +84,7 @@ class Prompt:
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
         if self.auth is not None:
-            await load_module("portico.server.familiar.checks").allow(self.auth, call, self)
+            await checks.allow(self.auth, call, self)
         arguments = msgspec.json.encode(params.arguments or {})
         try:
             value = await self.body.run(call, runtime, params, params.name, arguments)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
@@ -33,7 +33,12 @@ from portico.wire.resources import Resource as Definition
 from portico.wire.resources import ResourceTemplate as TemplateDefinition
 
 if TYPE_CHECKING:
+    from portico.server.familiar import checks
+    from portico.wire import uris
     from portico.wire.uris import Template
+else:
+    checks = LazyModule("portico.server.familiar.checks")
+    uris = LazyModule("portico.wire.uris")
 
 _CONTENTS = (TextContents, BlobContents, Contents)
 
@@ -116,7 +121,7 @@ class Resource:
         self.name = given_name(options.get("name"), fn, "a resource")
         self.template: Template | None = None
         if "{" in uri:
-            self.template = load_module("portico.wire.uris").Template(uri)
+            self.template = uris.Template(uri)
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         self._check()
         description, size = options.get("description"), options.get("size")
@@ -147,7 +152,7 @@ class Resource:
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
         if self.auth is not None:
-            await load_module("portico.server.familiar.checks").allow(self.auth, call, self)
+            await checks.allow(self.auth, call, self)
         if values and self.security is not None and self.security.refuses(values):
             raise ResourceNotFound(params.uri)
         try:

@@ -197,7 +197,7 @@ def to_json(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value, enc_hook=_foreign), separators=(",", ":")).encode()
 
 
-def to_result(value: Any, *, uri: str, verify: Verify | None = None) -> CallToolResult | InputRequiredResult | Detached:
+def to_result(value: Any, uri: str, verify: Verify | None = None) -> CallToolResult | InputRequiredResult | Detached:
     """The result of a tool. `verify`: the tool has an output schema, so structured content that fits it is owed.
 
     A class may know that one of its values is a failure: its `__tool_error__` gives what programs are told of it.

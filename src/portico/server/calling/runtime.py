@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.turns import NO_CALLER, Caller, Turns
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
+    from portico.server.asking import kept_state
     from portico.server.asking.kept_state import ConversationStates
     from portico.server.server import Server
+else:
+    kept_state = LazyModule("portico.server.asking.kept_state")
 
 # Bodies that block mostly wait, so how many may do so has little to do with the number of cores.
 MOST_THREADS = 40
@@ -147,5 +150,4 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def states(self) -> ConversationStates:
         """What bodies keep from one call of a conversation to the next."""
-        found: ConversationStates = load_module("portico.server.asking.kept_state").ConversationStates()
-        return found
+        return kept_state.ConversationStates()

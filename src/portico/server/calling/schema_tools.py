@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.schema.docstrings import parse_docstring
 from portico.schema.problems import MOST_PROBLEMS, Inspector, Problem, child, whole
 from portico.server.calling.signature import ArgumentError, signature_of
 from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
+    from portico.schema import check
     from portico.schema.check import Validator
+else:
+    check = LazyModule("portico.schema.check")
 
 
 class SchemaSignature(Struct, frozen=True, kw_only=True):
@@ -87,7 +90,7 @@ def _validator(schema: dict[str, Any]) -> Validator:
 def _compiled(schema: dict[str, Any], option: str) -> Validator | None:
     try:
         # Few tools bring a schema of their own, so a start does not pay for checking by one.
-        found: Validator | None = load_module("portico.schema.check").compiled(schema)
+        found: Validator | None = check.compiled(schema)
     except ValueError as failure:
         raise UsageError(f"this {option} cannot be used: {failure}") from None
     return found

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import astuple
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.schema import SchemaError
 from portico.schema.decode import Translator, hook, is_native
 from portico.schema.describe import Field, object_schema, schema
@@ -39,6 +39,9 @@ from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
     from portico.schema.problems import Problem
+    from portico.server.calling import mistakes
+else:
+    mistakes = LazyModule("portico.server.calling.mistakes")
 
 Function = Callable[..., Any]
 Verify = Callable[[Any, bytes], None]
@@ -86,7 +89,7 @@ class Signature(Struct, frozen=True, kw_only=True):
             # MCP lets a client leave out the arguments of a tool that needs none.
             values = astuple(self.decode(arguments or b"{}"))
         except (ValueError, RecursionError):
-            values = load_module("portico.server.calling.mistakes").second_look(self, arguments)
+            values = mistakes.second_look(self, arguments)
         place = self.place
         if place < 0 and not self.by_name:
             return values, NO_KEYWORDS

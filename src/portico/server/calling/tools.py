@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
@@ -19,7 +19,6 @@ from portico.server.calling.checks import checked_icons, described_meta, given_n
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.signature import ArgumentError, Verify, verifier
-from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.mirrors import Mirror, mirrors
@@ -28,12 +27,46 @@ from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
 
 if TYPE_CHECKING:
+    from portico.rpc import questions
+    from portico.server import apps
+    from portico.server.calling import schema_tools
+    from portico.server.familiar import checks
     from portico.server.guard import Owned
+    from portico.server.shaping import shaped_tool
+else:
+    questions = LazyModule("portico.rpc.questions")
+    apps = LazyModule("portico.server.apps")
+    schema_tools = LazyModule("portico.server.calling.schema_tools")
+    checks = LazyModule("portico.server.familiar.checks")
+    shaped_tool = LazyModule("portico.server.shaping.shaped_tool")
 
 # tools, Tool Names (2025-11-25): what a name may be made of.
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 _WITHOUT_OUTPUT = (*BLOCKS, *MEDIA, ToolResult, CallToolResult)
+
+Mode = Literal["never", "optional", "required"]
+
+DAY = 24 * 3600.0
+
+
+class TaskConfig(Struct, frozen=True, kw_only=True):
+    """`@server.tool(task=TaskConfig(mode="optional", retries=3))`; a mode alone is short for it.
+
+    `retries`: how often a body that failed unexpectedly is run again, `backoff` seconds later, then twice that, and so
+    on. `priority`: higher is sooner. `concurrency`: how many of this tool run at once, in all processes together.
+    `ttl`: seconds for which a task is kept; None for ever. `poll_interval`: how often clients should ask, in seconds.
+    `detached`: the body begins as an ordinary call, and becomes a task where it says `await ctx.detach()`.
+    """
+
+    mode: Mode = "optional"
+    retries: int = 0
+    backoff: float = 1.0
+    priority: int = 0
+    concurrency: int | None = None
+    ttl: float | None = DAY
+    poll_interval: float = 0.5
+    detached: bool = False
 
 
 class ToolOptions(TypedDict, total=False):
@@ -124,7 +157,7 @@ class Tool:
         self._open = options.get("structured_output") is None and promised is None
 
     def _put_page(self, ui: Any, visibility: Collection[str] | None) -> None:
-        said, self.page = load_module("portico.server.apps").page_of(self.name, ui, visibility)
+        said, self.page = apps.page_of(self.name, ui, visibility)
         meta = dict(self.definition.meta or {})
         self.definition.meta = {**meta, "ui": {**meta.get("ui", {}), **said}}
 
@@ -141,8 +174,7 @@ class Tool:
         """Another tool in another shape: `name`, `title`, `description`, `tags`, `annotations`, `meta`, `version`;
         `transform_args`, an ArgTransform for each argument that changes; `transform_fn`, a function put around it,
         which calls it with `forward(…)`."""
-        made: Tool = load_module("portico.server.shaping.shaped_tool").from_tool(tool, **options)
-        return made
+        return shaped_tool.from_tool(tool, **options)
 
     @classmethod
     def from_function(cls, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> Tool:
@@ -177,13 +209,13 @@ class Tool:
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
-            raise load_module("portico.rpc.questions").incapable(missing, call) from None
+            raise questions.incapable(missing, call) from None
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
         return self._result(call, value)
 
     def _result(self, call: Call, value: Any) -> Any:
-        result = to_result(value, uri=self._uri, verify=self._verify)
+        result = to_result(value, self._uri, self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result
@@ -215,7 +247,7 @@ class Tool:
 
     async def _allow(self, allow: Any, call: Call) -> None:
         """Ask the author's own function, or functions. Raises ToolError, or what one of them raises."""
-        await load_module("portico.server.familiar.checks").allow(allow, call, self)
+        await checks.allow(allow, call, self)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -233,6 +265,18 @@ class Tool:
             raise InsufficientScope(f"The tool {self.name!r}", self.needs, missing)
 
 
+def config_of(task: Mode | TaskConfig, name: str) -> TaskConfig | None:
+    """None for tools that never are tasks."""
+    config = task if isinstance(task, TaskConfig) else TaskConfig(mode=task)
+    if config.mode not in ("never", "optional", "required"):
+        raise UsageError(f"tool {name!r}: task is 'never', 'optional' or 'required', not {config.mode!r}")
+    if config.retries < 0 or config.backoff < 0 or (config.concurrency is not None and config.concurrency < 1):
+        raise UsageError(f"tool {name!r}: retries and backoff are not negative, and concurrency is at least 1")
+    if (config.ttl is not None and config.ttl <= 0) or config.poll_interval <= 0:
+        raise UsageError(f"tool {name!r}: ttl and poll_interval are more than 0")
+    return None if config.mode == "never" else config
+
+
 def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | None:
     wanted = options.get("structured_output")
     said = options.get("output_schema")
@@ -248,8 +292,7 @@ def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | Non
 
 def _verifier(schema: dict[str, Any], name: str, *, at_once: bool) -> Verify:
     """For results whose type cannot vouch for them, which few have."""
-    found: Verify = load_module("portico.server.calling.schema_tools").SchemaVerifier(schema, name, at_once=at_once)
-    return found
+    return schema_tools.SchemaVerifier(schema, name, at_once=at_once)
 
 
 def _wrap(result: CallToolResult) -> None:

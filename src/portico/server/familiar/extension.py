@@ -72,8 +72,7 @@ class FunctionMiddleware:
             async def call_next(ctx: Any) -> Any:
                 return await handler(getattr(ctx, "call", call))
 
-            if CurrentCall.wanted:
-                CurrentCall.enter((call, self._server.runtime))
+            CurrentCall.enter((call, self._server.runtime))
             is_hooks = isinstance(self._function, Hooks)
             context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
             return _said(await self._function(context, call_next))

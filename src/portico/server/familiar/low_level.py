@@ -167,7 +167,7 @@ class LowLevelServer(Server):
         call.typed()  # params that do not fit are refused here: the functions are not written for them
         context = request_context(call, self)
         CurrentCall.enter(context)
-        return _result(await fn(context, call), result, self._hints)
+        return _result(await fn(context, call), result, self.methods.hints)
 
     # Registering as the SDK's first major version does it
 

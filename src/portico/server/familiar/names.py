@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from portico._lazy import load_module, loaded_module
+from portico._lazy import LazyModule, loaded_module
 from portico.rpc.call import Call
 from portico.server.asking.current import CurrentCall
 from portico.server.calling.checks import TAGS
@@ -26,9 +26,19 @@ from portico.wire.revisions import LATEST
 from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
+    from portico.server.asking import familiar_context
+    from portico.server.familiar import extension as extension_module
     from portico.server.server import Server
+    from portico.server.shaping import transforms
+    from portico.transport.http import pages, response
     from portico.transport.http.asgi import Application
     from portico.transport.http.response import Answer, Request
+else:
+    familiar_context = LazyModule("portico.server.asking.familiar_context")
+    extension_module = LazyModule("portico.server.familiar.extension")
+    transforms = LazyModule("portico.server.shaping.transforms")
+    pages = LazyModule("portico.transport.http.pages")
+    response = LazyModule("portico.transport.http.response")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,7 +138,7 @@ def middleware_of(middleware: Any, server: Any) -> Any:
     wanted = 2 if called is middleware else 3
     if not iscoroutinefunction(called) or called.__code__.co_argcount != wanted + ismethod(called):
         return middleware
-    return load_module("portico.server.familiar.extension").FunctionMiddleware(middleware, server)
+    return extension_module.FunctionMiddleware(middleware, server)
 
 
 class _RunnableSessions:
@@ -171,16 +181,15 @@ def _form(text: str) -> dict[str, str]:
 
 def _answer(made: Any) -> Answer:
     """What such a function returns: a response of Starlette's, by its shape; a text; or anything that is JSON."""
-    response = load_module("portico.transport.http.response")
     if isinstance(made, response.Answer):
-        return made  # type: ignore[no-any-return]
+        return made
     if hasattr(made, "status_code") and hasattr(made, "body"):
         headers = tuple((bytes(name).lower(), bytes(value)) for name, value in made.raw_headers)
         kept = tuple(pair for pair in headers if pair[0] != b"content-length")
-        return response.Answer(made.status_code, kept, bytes(made.body))  # type: ignore[no-any-return]
+        return response.Answer(made.status_code, kept, bytes(made.body))
     if isinstance(made, str):
-        return response.Answer(200, response.TEXT, made.encode())  # type: ignore[no-any-return]
-    return response.Answer(200, response.JSON, msgspec.json.encode(made))  # type: ignore[no-any-return]
+        return response.Answer(200, response.TEXT, made.encode())
+    return response.Answer(200, response.JSON, msgspec.json.encode(made))
 
 
 class FamiliarServer:
@@ -248,7 +257,6 @@ class FamiliarServer:
 
         The function takes a request and returns a text, something that is JSON, or a response of Starlette's.
         """
-        pages = load_module("portico.transport.http.pages")
         if "{" in path:
             raise UsageError(
                 f"{path!r} has a variable: a page is at one path; take what varies from request.query_params"
@@ -346,13 +354,13 @@ class FamiliarServer:
         if not hasattr(transform, "put_on") or not hasattr(transform, "keeps"):
             raise UsageError(f"{transform!r} is no Transform of portico; a middleware can do the same: server.use(…)")
         transform.put_on(self)
-        if type(transform).keeps is not load_module("portico.server.shaping.transforms").Transform.keeps:
-            self._filters.append(transform.keeps)
+        if type(transform).keeps is not transforms.Transform.keeps:
+            self.intake.filters.append(transform.keeps)
             self._take_away(lambda one: not transform.keeps(one))
 
     def add_extension(self: Any, extension: Any) -> None:
         """An extension as the official SDK has them: an object with an `identifier`."""
-        self.add(load_module("portico.server.familiar.extension").ExtensionService(extension))
+        self.add(extension_module.ExtensionService(extension))
 
     def _take_away(self: Any, meant: Callable[[Any], bool]) -> None:
         registry = self.registry
@@ -424,8 +432,8 @@ class FamiliarServer:
         return listed  # type: ignore[no-any-return]
 
     async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
-        listed = load_module("portico.server.asking.familiar_context")
-        return await listed.all_pages(lambda params: self(_from_within(method, params)), kind, member)  # type: ignore[no-any-return]
+        listed = familiar_context
+        return await listed.all_pages(lambda params: self(_from_within(method, params)), kind, member)
 
     async def get_tool(self: Any, name: str) -> Any:
         """One of the tools that a client would be shown; None if there is none of this name."""

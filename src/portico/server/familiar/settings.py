@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 import msgspec
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.server.calling.checks import checked_hints
 from portico.wire.errors import Error, UsageError
 
 if TYPE_CHECKING:
+    from portico.server.asking import request_state
     from portico.server.asking.request_state import Seal
+else:
+    request_state = LazyModule("portico.server.asking.request_state")
 
 P = ParamSpec("P")
 
@@ -80,9 +83,7 @@ class RequestStateSecurity:
     def sealing(self, name: str) -> Seal:
         first = self._keys[0] if self._keys else None
         lifetime = {} if self._ttl is None else {"lifetime": self._ttl}
-        request_state = load_module("portico.server.asking.request_state")
-        seal: Seal = request_state.Seal(first, name=name, others=self._keys[1:], codec=self._codec, **lifetime)
-        return seal
+        return request_state.Seal(first, name=name, others=self._keys[1:], codec=self._codec, **lifetime)
 
 
 # What theirs have to be told, and ours does by itself.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.call import Call, members
 from portico.rpc.turns import caller_of
 from portico.server.registry.catalog import KINDS, Catalog
@@ -24,12 +24,17 @@ from portico.wire.tools import ToolAnnotations
 
 if TYPE_CHECKING:
     from portico.rpc.relay import ChangeRelay
+    from portico.schema import problems
     from portico.server.guard import Kind, Owned
 
     # It is put around the server that these belong to.
     from portico.server.protection import Protection
+    from portico.server.registry import mounts
     from portico.server.registry.mounts import Mount
     from portico.server.registry.views import CallerView
+else:
+    problems = LazyModule("portico.schema.problems")
+    mounts = LazyModule("portico.server.registry.mounts")
 
 # For how long it is believed what a handler elsewhere has listed, when it is asked whether it has a name; and for how
 # long a name is believed not to be there.
@@ -96,7 +101,6 @@ class Mounts:
         return len(self._mounts)
 
     def add(self, target: Any, prefix: str | None) -> Mount:
-        mounts = load_module("portico.server.registry.mounts")
         mount: Mount = mounts.Mount(target, mounts.handler_of(target), prefix)
         self._set([*self._mounts, mount])
         for uris, shared in self._relays.items():
@@ -290,7 +294,7 @@ class Mounts:
             names = [one.name for one in self._visible(catalog, parts, view)]
         else:
             names = [one.definition.name for one in catalog] + [one.name for part in parts for one in part]
-        nearest = load_module("portico.schema.problems").nearest
+        nearest = problems.nearest
         return Unknown(kind, name, nearest(name, catalog.unchecked(names), most=3))
 
     def nothing_to_complete(self, name: str) -> InvalidParams:

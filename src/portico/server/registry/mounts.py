@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, members
 from portico.rpc.questions import require_all
@@ -28,6 +28,12 @@ from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult, ReceivedToolResult
+
+if TYPE_CHECKING:
+    from portico.transport import targets, upstream
+else:
+    targets = LazyModule("portico.transport.targets")
+    upstream = LazyModule("portico.transport.upstream")
 
 _CHANGES = frozenset(
     {notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED, notices.RESOURCE_UPDATED}
@@ -185,8 +191,8 @@ def handler_of(target: Any) -> Handler:
     if callable(target):
         return target  # type: ignore[no-any-return]
     # What a client needs is loaded by servers that are one.
-    upstreams = load_module("portico.transport.upstream")
-    found = load_module("portico.transport.targets").target_of(target)
+    upstreams = upstream
+    found = targets.target_of(target)
     handler: Handler = getattr(found, "handler", None) or upstreams.Upstream(found)
     return handler
 

@@ -7,8 +7,7 @@ from functools import cached_property, partial
 from logging import DEBUG, WARNING, getLogger
 from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
-from portico.server.calling.completion import Completer, CompleterOfAll
+from portico._lazy import LazyModule
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
@@ -22,7 +21,13 @@ from portico.wire.resources import ListResourcesResult, ListResourceTemplatesRes
 from portico.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
+    from portico.server.calling import completion
+    from portico.server.calling.completion import Completer, CompleterOfAll
+    from portico.wire import uris
     from portico.wire.uris import Templates
+else:
+    completion = LazyModule("portico.server.calling.completion")
+    uris = LazyModule("portico.wire.uris")
 
 log = getLogger("portico.server")
 
@@ -77,8 +82,7 @@ class Registry:
 
     @cached_property
     def _matcher(self) -> Templates:
-        found: Templates = load_module("portico.wire.uris").Templates()
-        return found
+        return uris.Templates()
 
     def forget_schemes(self, schemes: Mapping[str, str]) -> None:
         self.schemes = {known: listed for known, listed in self.schemes.items() if known not in schemes}
@@ -285,7 +289,7 @@ class Registry:
         elif isinstance(component, Prompt):
             self.prompts.add(component.name, component)
         elif isinstance(component, Completes):
-            if isinstance(component.completer, CompleterOfAll):
+            if isinstance(component.completer, completion.CompleterOfAll):
                 self.completes_all = component.completer
             else:
                 self._completers[component.of, component.argument] = component.completer

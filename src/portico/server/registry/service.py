@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
+from portico._lazy import LazyModule
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.checks import as_table, checked_extensions
-from portico.server.calling.completion import Completer, CompleterOfAll
 from portico.server.calling.prompts import Prompt, PromptOptions
 from portico.server.calling.resources import Resource, ResourceOptions
 from portico.server.calling.tools import Tool, ToolOptions
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.server.calling import completion as completing
+    from portico.server.calling.completion import Completer
+else:
+    completing = LazyModule("portico.server.calling.completion")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -152,8 +158,8 @@ class Registrar:
         if of is None or argument is None:
             if of is not argument:
                 raise UsageError("a completion is for an argument of something: @server.completion(of, argument)")
-            return self._decorate(lambda fn: Completes("", "", CompleterOfAll(fn)))
-        return self._decorate(lambda fn: Completes(of, argument, Completer(fn)))
+            return self._decorate(lambda fn: Completes("", "", completing.CompleterOfAll(fn)))
+        return self._decorate(lambda fn: Completes(of, argument, completing.Completer(fn)))
 
 
 def marks_of(function: Any) -> list[Callable[[Any], Component]]:

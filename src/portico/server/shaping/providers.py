@@ -11,15 +11,22 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.rpc.call import Call, Handler
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.server.registry.service import Component, Service, marks_of
 from portico.wire.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from portico.server import server as server_module
+    from portico.server.skills import skills
+else:
+    server_module = LazyModule("portico.server.server")
+    skills = LazyModule("portico.server.skills.skills")
 
 log = logging.getLogger("portico")
 
@@ -149,7 +156,7 @@ class SkillsDirectoryProvider:
 
     def put_on(self, server: Any) -> None:
         for folder in self._folders:
-            server.add(load_module("portico.server.skills.skills").Skills(Path(folder).expanduser()))
+            server.add(skills.Skills(Path(folder).expanduser()))
 
 
 class ClaudeSkillsProvider(SkillsDirectoryProvider):
@@ -161,7 +168,7 @@ class ClaudeSkillsProvider(SkillsDirectoryProvider):
 
 def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any:
     """A server that passes everything on to another one: a URL, a command, a Client, a Server."""
-    server = load_module("portico.server.server").Server(name or "proxy", **options)
+    server = server_module.Server(name or "proxy", **options)
     server.mount(target)
     return server
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.server.asking.context import Context
 from portico.server.calling.checks import VERSION, described_meta
 from portico.server.calling.tools import Tool
@@ -21,6 +21,11 @@ from portico.wire.completion import PromptReference
 from portico.wire.content import BlobContents, TextContent
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.tools import Tool as Definition
+
+if TYPE_CHECKING:
+    from portico.server.familiar import own_transforms
+else:
+    own_transforms = LazyModule("portico.server.familiar.own_transforms")
 
 log = logging.getLogger("portico")
 
@@ -37,7 +42,7 @@ class Transform:
     def put_on(self, server: Any) -> None:
         """Called once, with the server that it is for."""
         if any(getattr(type(self), name) is not getattr(Transform, name) for name in _FUNCTIONS):
-            server.use(load_module("portico.server.familiar.own_transforms").TransformHooks(self))
+            server.use(own_transforms.TransformHooks(self))
 
     async def list_tools(self, tools: Sequence[Any]) -> Sequence[Any]:
         return tools

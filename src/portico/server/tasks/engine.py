@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import Raw
 
 from portico.rpc.door import unexpected
+from portico.server.calling.tools import TaskConfig
 from portico.server.tasks import jobs, leases
-from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.jobs import Job, Outcome, now
 from portico.server.tasks.leases import Lease, LeaseRow
 from portico.server.tasks.running import LeaseLost, RunningJob, Slots

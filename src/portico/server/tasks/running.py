@@ -18,7 +18,7 @@ from msgspec import Raw, Struct, field
 
 from portico.auth.principal import Principal
 from portico.rpc.call import Call, Facet, Listening
-from portico.rpc.door import refusal, unexpected
+from portico.rpc.door import refusal, unforeseen
 from portico.rpc.questions import require
 from portico.server.asking.rounds import BodyReply, ReplayKeys, typed
 from portico.server.calling.runtime import Runtime
@@ -280,7 +280,7 @@ def _failed(failure: BaseException, tool: str, revision: Revision) -> Outcome:
         failure = worse
     if isinstance(failure, ToolError):
         return _completed(refusal(failure))
-    return msgspec.structs.replace(_completed(refusal(unexpected(failure, f"the task {tool}"))), again=True)
+    return msgspec.structs.replace(_completed(unforeseen(failure, f"the task {tool}")), again=True)
 
 
 def _is_being_cancelled(failure: BaseException) -> bool:

@@ -23,13 +23,12 @@ from portico.rpc.identity import identity_of
 from portico.server.asking.rounds import BodyReply, rounds_of, typed
 from portico.server.calling.results import Detached
 from portico.server.calling.runtime import Runtime
-from portico.server.calling.tools import Tool
+from portico.server.calling.tools import TaskConfig, Tool
 from portico.server.guard import Owned
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Service
 from portico.server.registry.subscriptions import MOST_URIS, Subscriber
 from portico.server.tasks import jobs, tasks_2025_11_25, tasks_2026_07_28
-from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.engine import CONCURRENCY, LEASE_SECONDS, Engine
 from portico.server.tasks.jobs import Job, Outcome, now
 from portico.server.tasks.running import Caller, RunningJob, run

@@ -50,6 +50,19 @@ def guess(text: str) -> Version:
     return Version(0, 0, 0) if found is None else Version(*(int(part or 0) for part in found.groups()))
 
 
+def went_back(old: str, new: str) -> bool:
+    """Whether a version is older than the one before, as semantic versions are sorted: `1.0.0-rc.1` before `1.0.0`."""
+    was, now = _VERSION.fullmatch(old), _VERSION.fullmatch(new)
+    return was is not None and now is not None and _order(now) < _order(was)
+
+
+def _order(found: re.Match[str]) -> tuple[Any, ...]:
+    """What versions are sorted by. Of what stands behind `-`, numbers are numbers and come before words."""
+    parts = found[4][1:].split(".") if found[4] else []
+    ranks = [(0, int(part), "") if part.isdecimal() and len(part) < 10 else (1, 0, part) for part in parts]
+    return int(found[1]), int(found[2]), int(found[3]), not parts, ranks
+
+
 def worst(levels: list[Level]) -> Level:
     return max(levels, key=LEVELS.index, default="none")
 

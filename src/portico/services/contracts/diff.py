@@ -107,9 +107,8 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
         changes += found[: MOST_CHANGES - len(changes)]
         if found:
             verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
-    was, now = definitions.parse(old.version), definitions.parse(new.version)
-    if was is not None and now is not None and now < was:
-        said = f"the version went back from {was} to {now}"
+    if definitions.went_back(old.version, new.version):
+        said = f"the version went back from {old.version} to {new.version}"
         changes.append(ContractChange("", "patch", "server", "version", said, ""))
     if None not in (old.instructions, new.instructions) and old.instructions != new.instructions:
         said = "the instructions, which models read before they use any tool, are others"
@@ -210,9 +209,8 @@ def _promises(tool: Definition) -> bytes:
 
 
 def _older(before: Definition, after: Definition) -> Iterator[ContractChange]:
-    was, now = definitions.parse(before.version), definitions.parse(after.version)
-    if was is not None and now is not None and now < was:
-        said = f"the version went back from {was} to {now}"
+    if definitions.went_back(before.version, after.version):
+        said = f"the version went back from {before.version} to {after.version}"
         yield ContractChange(after.name, "patch", "tool", "version", said, "")
 
 

@@ -25,6 +25,8 @@ MOST_TOLD = 20
 LONGEST_TOLD = 200
 LONGEST_PATCH = 512 * 1024
 _KEEPER = "__portico_body__"
+# What a class with `__slots__` keeps the values of its objects in.
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,33 @@ def define(names: Names, class_name: str, source: str, file: str) -> MethodChang
     """Compile a method as if it stood in the class, and put it there. `file` is what its text goes by."""
     cls = names.find_class(class_name)
     function = _function(source, file)
-    before = _before(names, class_name, cls, function.name)
-    known = function.name in of_class(cls, "__dict__")
-    member = _compiled(cls, function, file, _globals(names, cls))
+    selector = _selector(cls, function.name)
+    members = of_class(cls, "__dict__")
+    if isinstance(members.get(selector), _SLOTS):
+        raise InspectionError(f"{class_name}.{function.name} is where its objects keep a value, and no method.")
+    before = _before(names, class_name, cls, selector)
+    known = selector in members
+    member = _compiled(cls, function, file, _globals(names, cls))[selector]
+    if type(member) is type(members.get(selector)) is property:
+        # Its other parts stand in the class still, below the one that is given anew.
+        old = members[selector]
+        member = property(member.fget, member.fset or old.fset, member.fdel or old.fdel, member.__doc__)
     try:
-        type.__setattr__(cls, function.name, member)
+        type.__setattr__(cls, selector, member)
     except TypeError:
         raise InspectionError(f"{class_name} is written in C, and cannot be changed.") from None
     if hasattr(type(member), "__set_name__"):
-        member.__set_name__(cls, function.name)
+        member.__set_name__(cls, selector)
     abc.update_abstractmethods(cls)
     full = of_class(cls, "__qualname__")
-    return MethodChange(cls, full, function.name, source, before, "changed" if known else "added")
+    return MethodChange(cls, full, selector, source, before, "changed" if known else "added")
+
+
+def _selector(cls: type, name: str) -> str:
+    """What the class keeps a method by: of a private one, `_Class__name`."""
+    owner = of_class(cls, "__name__").lstrip("_")
+    is_private = name.startswith("__") and not name.endswith("__") and owner
+    return f"_{owner}{name}" if is_private else name
 
 
 def _function(source: str, file: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
@@ -119,8 +136,9 @@ def _globals(names: Names, cls: type) -> dict[str, Any]:
     return vars(home)
 
 
-def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any]) -> Any:
-    """In a class statement of the same name, so that `super()` and private names are those of the class."""
+def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    """The members of the class with the function in it. It is compiled in a class statement of the same name, so that
+    `super()` and private names are those of the class."""
     name = of_class(cls, "__name__")
     keeper = ast.keyword("metaclass", ast.Name(_KEEPER, ast.Load()))
     more: dict[str, Any] = {"type_params": []} if sys.version_info >= (3, 12) else {}
@@ -129,11 +147,11 @@ def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any
     module = ast.fix_missing_locations(ast.Module([statement], []))
     made: dict[str, Any] = {_KEEPER: _ClassBody(cls)}
     exec(compile(module, file, "exec", dont_inherit=True), namespace, made)
-    members = made[name]
+    members: dict[str, Any] = made[name]
     cell = members.get("__classcell__")
     if isinstance(cell, types.CellType):
         cell.cell_contents = cls
-    return members[function.name]  # type: ignore[attr-defined]
+    return members
 
 
 class ClassWatch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from portico.services.live.names import InspectionError
 
 MAIN = "__main__"
 MOST_TOLD = 500
+# For one value. One that cannot be written in it, or be read again, is left out, and the others are not.
+SECONDS = 5.0
 Reasons = dict[str, str]
 # Of these two that are equal are as good as one.
 _EQUALS = (str, bytes, type, FunctionType, BuiltinFunctionType)
@@ -43,6 +46,30 @@ def as_main(namespace: dict[str, Any]) -> Iterator[None]:
             sys.modules[MAIN] = before
 
 
+class TooSlow(BaseException):
+    """Not an Exception, which code of a session may well catch."""
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises TooSlow when time is up, where there are such signals."""
+
+    def stop(*_: Any) -> None:
+        raise TooSlow(f"it takes more than {seconds:g} s")
+
+    try:
+        before = signal.signal(signal.SIGALRM, stop)
+    except (AttributeError, ValueError):
+        yield
+        return
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 # Writing
 
 
@@ -58,7 +85,8 @@ def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[by
     with as_main(namespace):
         for name in [one for one in names if one not in imports and one not in defined]:
             try:
-                pickles[name], shared[name] = _pickled(names[name], defined)
+                with _limited(SECONDS):
+                    pickles[name], shared[name] = _pickled(names[name], defined)
             except KeyboardInterrupt:
                 raise  # time is up
             except BaseException as reason:

@@ -81,6 +81,8 @@ class Admission:
         self._by_token = auth is not None and tokens is None and not auth.headers and not auth.by_address
         self._told = told
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
+        # The headers that `refuse` looks at.
+        self.judged = (b"authorization", *self._headers)
 
     def pages(self) -> list[PageRoute]:
         """What the server publishes about itself."""

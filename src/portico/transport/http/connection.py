@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
-from portico.transport.http.plain_heads import PlainHeads, split_head
+from portico.transport.http.plain_heads import PlainHeads
 from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
@@ -35,7 +35,6 @@ LONGEST_LINE = 8 * 1024
 MOST_HEADERS = 100
 MOST_PIPELINED = 64
 MOST_KNOWN = 1024
-MOST_SEEN = 8192
 LONGEST_KNOWN = 2048
 # How long we listen to a client that we have nothing more to say to, so that it can read our last words.
 LINGER_SECONDS = 2.0
@@ -71,10 +70,8 @@ class Accepting(Protocol):
 
     exchange: Exchange
     deadlines: Deadlines
-    # Heads that were read and let in, by what is the same in all that a client sends.
-    known: dict[tuple[bytes, ...], Request]
-    # The hashes of heads that were read once.
-    seen_once: set[int]
+    # Requests that were let in, by their paths and what their heads say in those lines by which a request is judged.
+    known: dict[tuple[str | bytes | None, ...], Request]
     plain: PlainHeads
     # The time of the last tick of its clock.
     now: float
@@ -117,11 +114,9 @@ class Turn(Struct, eq=False):
         if connection is None:
             return
         listener = connection.listener
-        head = listener.heads.get((answer.status, answer.headers, self.keep))
-        if head is None:
-            head = listener.head(answer.status, answer.headers, self.keep)
-        body = answer.body
-        if answer.status in _BODILESS:
+        status, headers, body = answer.status, answer.headers, answer.body
+        head = listener.heads.get((status, headers, self.keep)) or listener.head(status, headers, self.keep)
+        if status in _BODILESS:
             # RFC 9110, 8.6: a 204 has no content-length.
             connection.send(head + b"\r\n")
         else:
@@ -327,21 +322,21 @@ class Connection(asyncio.Protocol):
         line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
-    # A client sends the same head again and again. One that was read and let in before, but for the lines that vary,
-    # with a whole body behind it and nothing else, is not judged again; what else is plain is read without the parser.
+    # A client sends the same head again and again. The one that came last on a connection, with a whole body behind it
+    # and nothing else, is neither read nor judged again. What else is plain is read without the parser, and judged once
+    # for all heads that say the same where it matters.
 
     def _serve_whole(self, data: bytes) -> bool:
+        """Whether the data was a whole request, and has been seen to."""
         known, listener, exchange = self._known, self.listener, self.exchange
         if known is None or not data.startswith(known.head):
-            end = data.find(b"\r\n\r\n") + 4
-            if end > LONGEST_KNOWN:
+            plain = self._read_plain(data)
+            if plain is None:
                 return False
-            head = data[:end]
-            key, varying = split_head(head)
-            found = listener.known.get(key)
-            if found is None:
-                return self._serve_plain(head, data[end:], key)
-            self._known = known = self._admit_again(found, head, varying)
+            if isinstance(plain, Answer):
+                self._enqueue(Turn(self, plain, keep=plain.status not in _FINAL))
+                return True
+            known = plain
         body, size = data[len(known.head) :], known.size
         if len(body) != size or listener.held + size > exchange.settings.most_body_bytes:
             return False
@@ -356,58 +351,51 @@ class Connection(asyncio.Protocol):
         self._enqueue(turn)
         return True
 
-    def _admit_again(self, found: Request, head: bytes, varying: list[tuple[bytes, bytes]]) -> AdmittedHead:
-        headers = found.headers.varied(varying)
-        length = headers[b"content-length"]
-        size = int(length) if length.isdigit() and len(length) < 12 else -1
-        if size > self.exchange.settings.longest_body:
-            # The parser sees to it.
-            size = -1
-        request = replace(found, headers=headers, peer=self.peer, proxied=self.proxied, secure=self.secure)
-        return AdmittedHead(head, request, size)
-
-    def _serve_plain(self, head: bytes, body: bytes, key: tuple[bytes, ...]) -> bool:
-        listener, exchange, size = self.listener, self.exchange, len(body)
-        read = listener.plain.read(head, size)
-        if read is None or size > exchange.settings.longest_body:
-            return False
-        if listener.held + size > exchange.settings.most_body_bytes:
-            return False
+    def _read_plain(self, data: bytes) -> AdmittedHead | Answer | None:
+        """The head of a whole request, or why it is refused; None if the parser is to read it."""
+        end = data.find(b"\r\n\r\n") + 4
+        size = len(data) - end
+        if end > LONGEST_KNOWN or size > self.exchange.settings.longest_body:
+            return None
+        head = data[:end]
+        read = self.listener.plain.read(head, size)
+        if read is None:
+            return None
         path, headers = read
-        request = Request("POST", path, "", headers, body, self._client(headers))
-        request.secure, request.proxied = self.secure, self.proxied
+        request = Request("POST", path, "", headers, b"", self.peer, secure=self.secure, proxied=self.proxied)
+        key = (path, *map(headers.get, self.exchange.judged))
+        found = self.listener.known.get(key)
+        if found is not None:
+            before = found.headers
+            request.cors, headers.agreed, headers.admitted = found.cors, before.agreed, before.admitted
+        else:
+            refused = self._judge_plain(key, request)
+            if refused is not None:
+                return refused
+        admitted = AdmittedHead(head, request, size)
+        if found is not None or key in self.listener.known:
+            self._known = admitted
+        return admitted
+
+    def _judge_plain(self, key: tuple[str | bytes | None, ...], request: Request) -> Answer | None:
+        """Why a request is refused. One that is not stands for all that are the same where it matters."""
+        known, exchange = self.listener.known, self.exchange
+        request.peer = self._client(request.headers)
         refused = exchange.refuse(request)
-        turn = Turn(self, refused or request)
-        if refused is None:
-            self._remember(key, request)
-            turn.size = size
-            listener.held += size
-        elif refused.status in _FINAL:
-            turn.keep = False
-        self._enqueue(turn)
-        return True
+        if refused is None and exchange.may_be_known(request):
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[key] = request
+        return refused
 
-    def _remember(self, key: tuple[bytes, ...], request: Request) -> None:
-        known, once = self.listener.known, self.listener.seen_once
-        if b"content-length" not in key or not self.exchange.may_be_known(request):
-            return
-        # Kept when it comes for the second time: some clients never send the same head again.
-        if hash(key) not in once:
-            if len(once) >= MOST_SEEN:
-                once.clear()
-            once.add(hash(key))
-            return
-        if len(known) >= MOST_KNOWN:
-            known.clear()
-        known[key] = replace(request, body=b"")
-
-    def _remember_parsed(self, request: Request) -> None:
+    def _know_parsed(self, request: Request) -> None:
         """Only what stood in one piece: then its head is the head of the piece."""
         end = self._chunk.find(b"\r\n\r\n") + 4
         length = len(request.body)
         whole = self._messages == 1 and len(self._chunk) == end + length and not request.headers.repeated
-        if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
-            self._remember(split_head(self._chunk[:end])[0], request)
+        exact = request.headers.get(b"content-length") == b"%d" % length
+        if whole and exact and end <= LONGEST_KNOWN and self.exchange.may_be_known(request):
+            self._known = AdmittedHead(self._chunk[:end], replace(request, body=b""), length)
 
     # What the parser finds
 
@@ -530,7 +518,7 @@ class Connection(asyncio.Protocol):
             self._body = []
             turn.size, self._held = self._held, 0
             if turn.keep and turn.chunks and request.method == "POST":
-                self._remember_parsed(request)
+                self._know_parsed(request)
         if parser.get_method() == b"CONNECT":
             turn.keep, self._deaf = False, True
         self._enqueue(turn)

@@ -10,7 +10,7 @@ from portico.transport.http.response import Answer, Request, ResponseWriter
 
 if TYPE_CHECKING:
     from portico.transport.http.endpoint import Endpoint
-    from portico.transport.http.sessions import HttpSession
+    from portico.transport.http.session import HttpSession
 
 SENT_ON = b"portico-sent-on"
 """The header of a request that another process has sent on to us."""

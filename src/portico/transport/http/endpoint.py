@@ -26,12 +26,13 @@ from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.headers import Headers
 from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
-from portico.transport.http.sessions import HttpSession, Sessions
+from portico.transport.http.session import HttpSession
+from portico.transport.http.sessions import Sessions
 from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.errors import ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
-from portico.wire.methods import METHODS
+from portico.wire.methods import METHODS, read_call
 from portico.wire.revisions import Revision
 
 if TYPE_CHECKING:
@@ -85,9 +86,15 @@ class Endpoint:
     # 2026-07-28: each request alone
 
     def post(self, request: Request, writer: ResponseWriter) -> None:
-        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
-        version = request.headers.get(http.VERSION)
+        headers = request.headers
+        version = headers.get(http.VERSION)
         modern = version is not None and version not in refusals.WITH_SESSIONS
+        if modern and headers.get(http.METHOD) == b"tools/call":
+            call = read_call(request.body)
+            if call is not None:
+                self.stateless.post(call, request, writer)
+                return
+        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
             self.stateless.post(frame, request, writer)
         elif isinstance(frame, Malformed):

@@ -18,6 +18,7 @@ from portico.legacy.session import Lifecycle
 from portico.rpc.call import Call, Handler, members
 from portico.rpc.metrics import Metrics, without_tools
 from portico.rpc.observers import OBSERVERS, turn_away
+from portico.transport.http import headers as http
 from portico.transport.http import refusals
 from portico.transport.http.admission import Admission, with_cors
 from portico.transport.http.elsewhere import SENT_ON, Elsewhere
@@ -38,6 +39,8 @@ KEEP_ALIVE_SECONDS = 15.0
 # How long calls may still take at a path that is no more.
 ENDING_SECONDS = 10.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
+# The headers that `refuse` looks at, and those that say again what a body says: see `Headers.agreed`.
+_JUDGED = (b"host", b"origin", b"content-type", b"accept", http.VERSION, http.METHOD, http.NAME, SENT_ON)
 _HEALTH = frozenset({"/health", "/healthz", "/readyz"})
 _NUMBERS: Pairs = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -98,6 +101,8 @@ class Exchange:
         self._auth = auth
         self._admission = self._made_admission(auth)
         self._forbidden = None if self._admission is None else self._admission.forbidden
+        # What else a head says decides nothing: two that have the same in these are let in, or refused, alike.
+        self.judged = _JUDGED if self._admission is None else (*_JUDGED, *self._admission.judged)
         # Requests whose tokens are being verified.
         self._waiting: set[asyncio.Task[None]] = set()
         self.proxies = Proxies(settings.trusted_proxies)
@@ -220,8 +225,8 @@ class Exchange:
         return answer
 
     def may_be_known(self, request: Request) -> bool:
-        """Whether of one with the same head only `refuse_now` is asked. Pages judge by more than what a head says, and
-        what other processes send on was not judged here at all."""
+        """Whether of one that says the same in the headers that are `judged` only `refuse_now` is asked. Pages judge by
+        more than what a head says, and what other processes send on was not judged here at all."""
         return (request.method, request.path) in self._routes and SENT_ON not in request.headers
 
     def _judge(self, request: Request) -> Answer | None:

@@ -57,13 +57,6 @@ class Headers(dict[bytes, bytes]):
                 headers.add(name, value)
         return headers
 
-    def varied(self, pairs: Sequence[tuple[bytes, bytes]]) -> Headers:
-        """The same with other values for these, by which nothing was judged."""
-        headers = Headers(self)
-        headers.update(pairs)
-        headers.agreed, headers.admitted = self.agreed, self.admitted
-        return headers
-
     def add(self, name: bytes, value: bytes) -> None:
         if name in self:
             self.repeated = (*self.repeated, name)

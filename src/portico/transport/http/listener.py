@@ -51,8 +51,7 @@ class Listener:
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
-        self.known: dict[tuple[bytes, ...], Request] = {}
-        self.seen_once: set[int] = set()
+        self.known: dict[tuple[str | bytes | None, ...], Request] = {}
         self.plain = PlainHeads()
         self._connections: set[Connection] = set()
         # The same by their addresses; the oldest of each comes first.

@@ -49,7 +49,7 @@ class StatelessRequests:
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
 
-    def post(self, frame: Frame, request: Request, writer: ResponseWriter, *, sought: bool = False) -> None:
+    def post(self, frame: Frame, request: Request, writer: ResponseWriter, sought: bool = False) -> None:
         if (
             self.elsewhere is not None
             and not sought
@@ -65,7 +65,7 @@ class StatelessRequests:
             return
         reply = HttpReply(self, writer, request, frame.id)  # type: ignore[arg-type]
         sender = Sender(request.principal, request.headers, request.peer)
-        message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
+        message = self.door.enter(frame, reply, sender, True, self._gate)
         if message is not None:
             reply.send(message)
 
@@ -132,11 +132,12 @@ class HttpReply(Reply):
         """From now on it counts, and the client's going away ends it."""
         # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
         self.task = task
-        self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
         requests = self._requests
         requests.replies.add(self)
-        if self.counts:
+        if call.method in LASTING:
+            self.counts = False
+        else:
             peer, by_client = self._request.peer, requests.by_client
             by_client[peer] = by_client.get(peer, 0) + 1
 

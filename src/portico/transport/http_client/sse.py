@@ -15,7 +15,9 @@ from portico.transport.http_client.connection import Response
 from portico.transport.http_client.events import EventReader, ServerSentEvent
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Location
-from portico.transport.http_client.streamable import EVENTS, JSON, POST_SECONDS, HttpSide
+from portico.transport.http_client.side import HttpSide
+from portico.transport.http_client.streamable import JSON, POST_SECONDS
+from portico.transport.http_client.streams import EVENTS
 from portico.transport.link import Duplex, Trace
 from portico.wire.errors import BadStatus, Closed, ConnectFailed, Error, ProtocolError
 

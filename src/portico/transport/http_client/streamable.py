@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -22,7 +21,6 @@ from portico.rpc.channel import Channel
 from portico.transport.http_client.answers import (
     check_encoding,
     denied,
-    expected,
     gist,
     is_lost,
     named,
@@ -33,10 +31,10 @@ from portico.transport.http_client.answers import (
     short,
 )
 from portico.transport.http_client.connection import HttpConnection, Response
-from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
-from portico.transport.http_client.pool import Headers, Location, Pool, ready_head
-from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch, on_own_stream
+from portico.transport.http_client.pool import Headers, ready_head
+from portico.transport.http_client.streams import EVENTS, HttpStreams
+from portico.transport.link import Trace
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,
@@ -47,33 +45,23 @@ from portico.wire.errors import (
     SessionLost,
     TimedOut,
     TransportError,
-    UsageError,
 )
 from portico.wire.jsonrpc import NOTHING, Frame, Malformed, RequestId
-from portico.wire.methods import LASTING, METHODS
+from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
-from portico.wire.revisions import MODERN, V2025_03_26, V2025_06_18, Revision
+from portico.wire.revisions import MODERN, V2025_06_18, Revision
 from portico.wire.tools import Tool
 
 log = logging.getLogger("portico")
 
-JSON, EVENTS = "application/json", "text/event-stream"
+JSON = "application/json"
 # What is posted without waiting: answers to the server's own questions. Each has a connection to itself.
 MOST_ERRANDS = 256
 MOST_REDIRECTS = 3
 MOST_HEADS = 1000
-# How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
-RESUMPTIONS = 5
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-SHORTEST_PAUSE_SECONDS = 0.1
-# What may come on the way to one answer, and how many times the longest answer that may be in bytes.
-MOST_EVENTS = 1_000_000
-MOST_ANSWERS_LONG = 4
 # How long a server may take to say that it has heard something that it need not answer.
 POST_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
-# How long a server may take to open the stream for what it says unasked, before we go on without.
-ATTEND_SECONDS = 1.0
 
 _REDIRECTS = frozenset({307, 308})
 _members = msgspec.json.Decoder(dict[str, Raw])
@@ -84,23 +72,6 @@ class _ToolNamed(Struct):
 
 
 _named = msgspec.json.Decoder(_ToolNamed)
-
-_OURS = frozenset(
-    {"host", "content-type", "content-length", "accept", "connection", "transfer-encoding", "last-event-id"}
-)
-
-
-class RequestSender(Protocol):
-    """Sends a request with whatever proves who we are, and as often as that takes."""
-
-    @property
-    def identity(self) -> int: ...
-
-    async def send(
-        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response: ...
-
-    async def close(self) -> None: ...
 
 
 class BegunCall(NamedTuple):
@@ -116,41 +87,7 @@ class BegunCall(NamedTuple):
     call: Call
 
 
-class HttpSide:
-    """What both transports over HTTP have: where the server is, what every request says, and how it is sent."""
-
-    name: str
-    identity: int
-
-    def _set_up(
-        self,
-        url: str,
-        headers: Mapping[str, str] | None = None,
-        auth: RequestSender | None = None,
-        pool: Pool | None = None,
-        longest: int = LONGEST_ANSWER,
-    ) -> None:
-        self._location = Location(url)
-        self.name = self._location.shown
-        self._pool = pool or Pool()
-        self._own = checked(headers or {}, self._location)
-        self._auth = auth
-        self._longest = longest
-
-    @property
-    def pool(self) -> Pool:
-        """The connections that it uses."""
-        return self._pool
-
-    def _dispatch(
-        self, method: str, location: Location, headers: Headers, body: bytes = b"", operation: str = ""
-    ) -> Awaitable[Response]:
-        if self._auth is None:
-            return self._pool.send(method, location, headers, body)
-        return self._auth.send(self._pool, method, location, headers, body, operation or method)
-
-
-class StreamableHttp(HttpSide, Link):
+class StreamableHttp(HttpStreams):
     """A server at a URL. The options are those of `HttpSide._set_up`."""
 
     def __init__(self, url: str, handler: Handler, *, trace: Trace | None = None, **options: Any) -> None:
@@ -396,164 +333,13 @@ class StreamableHttp(HttpSide, Link):
         what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
         raise ProtocolError(f"{self.name} answered {method} with {what} instead of a message (HTTP status {status})")
 
-    # Streams
-
-    async def _follow(self, response: Response, call: Call, *, modern: bool) -> Raw:
-        """The result at the end of a stream. A stream that breaks off is resumed where it can be."""
-        events = EventReader(self._longest)
-        method = call.method
-        tries = 0
-        while True:
-            before = events.last_id
-            what = f"ended its answer to {method} before there was one"
-            try:
-                frame = await self._hear(response, events, call, modern=modern)
-                if frame is not None:
-                    return result_of(frame, 200)
-            except Closed:
-                if self.closed:
-                    raise
-                what = f"broke off its answer to {method}"
-            finally:
-                self._pool.give_back(self._location, response)
-            if modern or events.last_id is None:
-                raise Closed(f"{self.name} {what}")
-            tries = 0 if events.last_id != before else tries + 1
-            response = await self._resume(events, tries, method)
-
-    async def _resume(self, events: EventReader, tries: int, method: str) -> Response:
-        """2025-11-25, basic/transports: GET, with the last id, and not before the server said."""
-        while tries < RESUMPTIONS:
-            await _before_coming_back(events, tries)
-            tries += 1
-            try:
-                response = await self._get(events.last_id)
-            except (Closed, ConnectFailed) as failure:
-                log.debug("%s: %s", self.name, failure)
-                continue
-            if response.status == 200 and response.kind == EVENTS:
-                return response
-            self._pool.give_back(self._location, response)
-            if response.status < 500:
-                raise Closed(f"{self.name} broke off its answer to {method}, and does not resume it")
-        raise Closed(f"{self.name} broke off its answer to {method}, and cannot be reached to resume it")
+    # Saying
 
     async def _get(self, last_id: str | None) -> Response:
         headers = [("Accept", EVENTS), *self._own, *self._of_session()]
         if last_id is not None:
             headers.append(("Last-Event-ID", last_id))
         return await self._send("GET", headers, operation="GET")
-
-    async def _hear(
-        self, response: Response, events: EventReader, call: Call | None = None, *, modern: bool = False
-    ) -> Frame | None:
-        """Take what comes on a stream, until it ends or has the answer to this Call."""
-        events.restart()
-        while chunk := await response.more():
-            for event in events.feed(chunk):
-                # An event without data only brings an id to come back with.
-                if event.data and event.name == "message":
-                    found = None
-                    for frame in self._frames(event.data):
-                        if call is not None and frame.method is UNSET:
-                            found = expected(frame, call.id)
-                            call.reply.close()
-                        elif call is not None and call.method in LASTING and ended_subscription(frame) == call.id:
-                            return None
-                        else:
-                            self._take(frame, call, modern=modern)
-                    if found is not None:
-                        return found
-            if call is not None and call.method not in LASTING:
-                self._check_length(events)
-            if self.closed:
-                raise Closed(f"{self.name} was left in the middle of what it said")
-        return None
-
-    def _check_length(self, events: EventReader) -> None:
-        """A call without a time limit would hear for ever what a server says that never comes to its answer."""
-        if events.count > MOST_EVENTS or events.bytes > MOST_ANSWERS_LONG * self._longest:
-            raise ProtocolError(f"no answer within {events.count} events and {events.bytes} bytes")
-
-    def _frames(self, data: bytes) -> list[Frame]:
-        if self._trace is not None:
-            self._trace("received", data)
-        if self._revision != V2025_03_26 and is_batch(data):
-            raise ProtocolError("a batch, where there are none")
-        frame = jsonrpc.decode(data)
-        found = frame if isinstance(frame, list) else [frame]
-        for one in found:
-            if isinstance(one, Malformed):
-                raise ProtocolError(f"a malformed message: {one.error.message}")
-        return found  # type: ignore[return-value]
-
-    def _take(self, frame: Frame, call: Call | None, *, modern: bool) -> None:
-        """`call`: the one whose own stream it came on."""
-        if modern and frame.id is not UNSET:
-            self._refuse_question()
-            return
-        if modern and call is not None and frame.method == notices.MESSAGE:
-            # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
-            call.reply.emit(frame.method, frame.params)
-            return
-        before = on_own_stream.set(call is not None)
-        try:
-            reply = self.channel.accept(frame)
-        finally:
-            on_own_stream.reset(before)
-        if reply is not None:
-            self._post_aside(reply)
-
-    async def _begin_to_attend(self) -> None:
-        """Open the stream of unasked messages first: what is sent before that is lost, and a result may need it."""
-        begun = asyncio.Event()
-
-        async def attend() -> None:
-            try:
-                await self._attend(begun)
-            finally:
-                begun.set()
-
-        self._run(attend())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ATTEND_SECONDS):
-                await begun.wait()
-
-    async def _attend(self, begun: asyncio.Event) -> None:
-        """The stream for what the server says unasked. Not every server has one."""
-        events = EventReader(self._longest)
-        tries, attended = 0, False
-        while tries < RESUMPTIONS and not self.closed:
-            try:
-                response = await self._get(events.last_id)
-                begun.set()
-                try:
-                    if response.status == 404 and self._session is not None:
-                        self.channel.close(SessionLost(f"{self.name} no longer knows our session"))
-                        self.on_gap()
-                    if response.status < 500 and (response.status != 200 or response.kind != EVENTS):
-                        return
-                    if response.status == 200 and attended and events.last_id is None:
-                        # What was said meanwhile is not said again.
-                        self.on_gap()
-                    attended = attended or response.status == 200
-                    before = events.last_id
-                    lasted = response.status == 200 and await self._hear_all(response, events)
-                    tries = 0 if lasted or events.last_id != before else tries + 1
-                finally:
-                    self._pool.give_back(self._location, response)
-            except (Closed, ConnectFailed, ProtocolError) as failure:
-                log.debug("%s: %s", self.name, failure)
-                tries += 1
-            await _before_coming_back(events, tries)
-
-    async def _hear_all(self, response: Response, events: EventReader) -> bool:
-        """Whether the stream lasted; one that ends at once again and again is not asked for again."""
-        begun = asyncio.get_running_loop().time()
-        await self._hear(response, events)
-        return asyncio.get_running_loop().time() - begun > PAUSE_SECONDS
-
-    # Saying
 
     async def _notify(self, call: Call) -> None:
         headers = [*self._every, *self._of_session(call.method)]
@@ -586,19 +372,6 @@ class StreamableHttp(HttpSide, Link):
             what = f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}"
             raise BadStatus(what, response.status, retry_after(response))
 
-    def _run(self, errand: Any) -> None:
-        async def quietly() -> None:
-            try:
-                await errand
-            except Error as failure:
-                log.debug("%s: %s", self.name, failure)
-
-        task = asyncio.get_running_loop().create_task(quietly())
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-        # Or else one that was stopped before it began would never have been waited for.
-        task.add_done_callback(lambda _: errand.close())
-
     # The end
 
     async def close(self) -> None:
@@ -616,23 +389,3 @@ class StreamableHttp(HttpSide, Link):
             await self._pool.close()
             if tasks:
                 await asyncio.wait(tasks, timeout=GOODBYE_SECONDS)
-
-
-def checked(headers: Mapping[str, str], location: Location) -> tuple[tuple[str, str], ...]:
-    """Headers of the user's own. Those that the protocol has a use for are not theirs to set."""
-    for name in headers:
-        if name.lower() in _OURS or name.lower().startswith("mcp-"):
-            raise UsageError(f"the header {name!r} is the protocol's own")
-    given = {name.lower() for name in headers}
-    introduced = () if "authorization" in given else location.introduced("Authorization")
-    return (*headers.items(), *introduced)
-
-
-async def _before_coming_back(events: EventReader, tries: int) -> None:
-    """A server that lets us go at once each time is not hurried back to, whatever it says."""
-    await asyncio.sleep(max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries))
-
-
-def _pause(tries: int) -> float:
-    """Longer each time, and never the same for two clients."""
-    return min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2.0**tries) * random.uniform(0.5, 1.0)

@@ -7,9 +7,9 @@ loop; and what is not understood is answered with nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from portico._lazy import load_module
+from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico.services import repository, texts
 from portico.services.memory.search import likeness
@@ -17,6 +17,11 @@ from portico.services.memory.store import filters, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
 from portico.services.repository import Where
+
+if TYPE_CHECKING:
+    from portico.services.memory.search import recall
+else:
+    recall = LazyModule("portico.services.memory.search.recall")
 
 NEWEST, RELATED, ABOUT_A_FILE = 8, 5, 3
 LONGEST_QUESTION = 2000
@@ -52,7 +57,6 @@ def _related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) -> list
     if not wanted:
         return []
     # The ranker is loaded here, because the other hooks do without it.
-    recall = load_module("portico.services.memory.search.recall")
     scored = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
     found = records.fetch(tx, [one.memory for one in scored])
     ordered = [found[one.memory] for one in scored if one.memory in found]

@@ -24,20 +24,20 @@ K1, B, USUAL_LENGTH = 0.9, 0.2, 100.0
 # A weight is a whole number, so that every engine adds up to the same: 64 is one. The lowest bit says “in the head”.
 ONE = 64
 # What holds the index, those first that refer to others.
-TABLES = ("posting", "terms", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
+TABLES = ("posting", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
 
 Posting = tuple[str, int, int]
 # A row of memory_seat: seat, memory, author, kind, substance, marks.
 _Seated = tuple[int, str, int | None, int, int, int]
 
 
-def index(tx: Transaction, memories: Sequence[Record], *, new: bool = False) -> None:
-    """Put memories that are in the table `memory` into the index; those of a thread in the order of their time. One
-    that is in it already is indexed again; `new` ones are known not to be."""
+def index(tx: Transaction, memories: Sequence[Record], *, before: Sequence[Record] = ()) -> None:
+    """Put memories that are in the table `memory` into the index; those of a thread in the order of their time.
+    `before` are those that may be in it already, as they were then: they are indexed again, at the same position."""
     sql = "select memory, seat from memory_seat where memory in :ids"
-    known = {} if new else dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
+    known = dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in before]})) if before else {}
     if known:
-        unindex(tx, list(known))
+        unindex(tx, before)
     threads = defaultdict[Place, list[str | None]](list)
     for one in memories:
         threads[one.domain, one.namespace, one.project or ""].append(one.thread)
@@ -56,40 +56,35 @@ def index(tx: Transaction, memories: Sequence[Record], *, new: bool = False) -> 
     _write(tx, rows, readings)
 
 
-def unindex(tx: Transaction, ids: Sequence[str]) -> None:
-    """Take memories out of the index. They keep their positions as long as they are in the table `memory`, so that a
-    restored one is where it was."""
-    found = tx.all(
-        tuple[int, str],
-        "select memory_terms.seat, memory_terms.terms from memory_terms join memory_seat "
-        "on memory_seat.seat = memory_terms.seat where memory_seat.memory in :ids",
-        {"ids": list(ids)},
-    )
+def unindex(tx: Transaction, memories: Sequence[Record]) -> None:
+    """Take memories out of the index, given as they were indexed. They keep their positions as long as they are in the
+    table `memory`, so that a restored one is where it was."""
+    sql = f"select memory, seat from memory_seat where memory in :ids and kind <> {ABSENT}"
+    found = dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
     if not found:
         return
-    gone = [(term, seat) for seat, terms in found for term in terms.split(" ")]
+    gone = [(term, found[one.id]) for one in memories if one.id in found for term in reading_of(one).terms]
     tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone))
-    places = {"seats": [seat for seat, _ in found]}
-    for table in ("memory_terms", "memory_sign"):
-        tx.run(f"delete from {table} where seat in :seats", places)
+    places = {"seats": list(found.values())}
+    tx.run("delete from memory_sign where seat in :seats", places)
     vectors = tx.run("delete from memory_vector where seat in :seats", places)
     tallies.add(tx, "vector", {"": -vectors})
-    tx.run(f"update memory_seat set kind = {ABSENT} where seat in :seats", places)
-    fewer = Counter(positions.scope_of(seat) for seat, _ in found)
+    tx.run(f"update memory_seat set kind = {ABSENT}, model = null where seat in :seats", places)
+    fewer = Counter(map(positions.scope_of, found.values()))
     tx.many(
         "update memory_scope set memories = memories - ? where number = ?", [(n, s) for s, n in sorted(fewer.items())]
     )
 
 
-def forget(tx: Transaction, ids: Sequence[str]) -> None:
+def forget(tx: Transaction, memories: Sequence[Record]) -> None:
     """Delete all index rows of memories that are about to leave the table `memory`, and of the authors, threads and
     scopes that have no others."""
-    unindex(tx, ids)
-    sql = "select seat, author from memory_seat where memory in :ids"
-    found = tx.all(tuple[int, int | None], sql, {"ids": list(ids)})
+    unindex(tx, memories)
+    ids = {"ids": [one.id for one in memories]}
+    found = tx.all(tuple[int, int | None], "select seat, author from memory_seat where memory in :ids", ids)
     if not found:
         return
-    tx.run("delete from memory_seat where memory in :ids", {"ids": list(ids)})
+    tx.run("delete from memory_seat where memory in :ids", ids)
     authors = list({author for _, author in found if author is not None})
     scopes = list({positions.scope_of(seat) for seat, _ in found})
     threads = list({positions.number_of_thread(seat) for seat, _ in found})
@@ -142,13 +137,8 @@ def _write(tx: Transaction, rows: list[_Seated], readings: list[tuple[int, TextT
     tx.many(
         "insert into memory_seat (seat, memory, author, kind, substance, marks) values (?, ?, ?, ?, ?, ?) "
         "on conflict (memory) do update set seat = excluded.seat, author = excluded.author, kind = excluded.kind, "
-        "substance = excluded.substance, marks = excluded.marks",
+        "substance = excluded.substance, marks = excluded.marks, model = null",
         rows,
-    )
-    tx.many(
-        "insert into memory_terms (seat, terms) values (?, ?) "
-        "on conflict (seat) do update set terms = excluded.terms, model = null",
-        [(seat, " ".join(reading.terms)) for seat, reading in readings],
     )
     tx.many(
         "insert into memory_posting (term, seat, weight) values (?, ?, ?) "

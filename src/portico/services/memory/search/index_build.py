@@ -14,11 +14,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from portico.extend import BadStatement, Damaged, Transaction
-from portico.services.memory.search.index import TABLES, index
+from portico.services.memory.search.ids import ABSENT
+from portico.services.memory.search.index import TABLES, index, reading_of
 from portico.services.memory.store.namespaces import CURRENT
-from portico.services.memory.store.records import SELECT, Record
+from portico.services.memory.store.records import SELECT, Record, fetch
 
-# To be increased when what is written into the index changes: it is then rebuilt.
+# To be increased when what is written into the index changes, such as the words of a text: it is then rebuilt. What is
+# taken out are the words that a text has now.
 FORMAT = 3
 # Each batch rewrites most of the pages of the index, so it is not too small; on SQLite other writers wait for it.
 BATCH = 2000
@@ -69,7 +71,7 @@ def build(tx: Transaction, most: int = BATCH) -> int:
         "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
         {**asdict(reached), "current": list(CURRENT), "most": most},
     )
-    index(tx, found)
+    index(tx, found, before=found)
     last = found[-1] if len(found) == most else None
     _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place or 0, memory=last.id))
     return len(found)
@@ -83,12 +85,13 @@ def trouble(tx: Transaction) -> str | None:
     sql = "select count(*) from memory where status in :current"
     wanted = tx.one(int, sql, {"current": list(CURRENT)})
     counted = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
-    listed = tx.one(int, "select count(*) from memory_terms")
+    listed = tx.one(int, f"select count(*) from memory_seat where kind <> {ABSENT}")
     if not wanted == counted == listed:
         return f"of {wanted:,} memories {listed:,} are indexed, and {counted:,} are counted"
-    newest = tx.all(tuple[int, str], f"select seat, terms from memory_terms order by seat desc limit {SAMPLE}")
-    for seat, terms in newest:
-        said = terms.split(" ") if terms else []
+    sql = f"select memory, seat from memory_seat where kind <> {ABSENT} order by seat desc limit {SAMPLE}"
+    newest = dict(tx.all(tuple[str, int], sql))
+    for id, record in fetch(tx, list(newest)).items():
+        seat, said = newest[id], list(reading_of(record).terms)
         sql = "select count(*) from memory_posting where seat = :seat and term in :said"
         if tx.one(int, sql, {"seat": seat, "said": said}) != len(said):
             return "words of a memory are missing"
@@ -117,7 +120,8 @@ def anew(tx: Transaction, damaged: Sequence[str]) -> None:
         else:
             tx.run(f"drop table if exists memory_{table}")
     tx.run("delete from memory_tally where kind = 'vector'")
-    tx.script((MIGRATIONS / f"0003_ranking.{tx.engine}.sql").read_text(encoding="utf-8"))
+    for name in (f"0003_ranking.{tx.engine}.sql", "0008_seats.sql"):
+        tx.script((MIGRATIONS / name).read_text(encoding="utf-8"))
 
 
 def _put_aside(tx: Transaction, table: str) -> None:

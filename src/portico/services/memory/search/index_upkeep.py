@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from portico.extend import BadStatement, Damaged, DatabaseClosed, StoreError
 from portico.services.memory.search import index_build
-from portico.services.memory.search.meaning import NoModel, embed_pending
+from portico.services.memory.search.meaning import NoModel, embed_pending, prepare
 
 if TYPE_CHECKING:
     from portico.extend import Database
@@ -133,4 +133,6 @@ class IndexUpkeep:
     async def _build(self) -> None:
         while await self._database.write(index_build.build):
             pass
+        if self._meanings is not None:
+            await self._database.write(prepare)
         self._whole.set()

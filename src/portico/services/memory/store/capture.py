@@ -125,7 +125,7 @@ def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bo
 
 def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str) -> list[Taken]:
     """Many, in their order. Only exact duplicates are looked for; what has none is written together."""
-    said = set(tx.all(str, "select digest from memory where digest in :said", {"said": [r.digest for _, r in made]}))
+    said = records.said_already(tx, [record.digest for _, record in made])
     taken: list[Taken] = []
     fresh: list[Record] = []
     for draft, record in made:

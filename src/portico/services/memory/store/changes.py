@@ -19,7 +19,7 @@ from portico.services.memory.store.records import MemoryEvent, Record
 def insert(tx: Transaction, memories: Sequence[Record]) -> None:
     records.insert(tx, memories)
     tallies.count(tx, memories)
-    index.index(tx, [one for one in memories if one.status in CURRENT], new=True)
+    index.index(tx, [one for one in memories if one.status in CURRENT])
     entities.note(tx, memories)
 
 
@@ -29,9 +29,9 @@ def change(
     """The record with its new version. `imposed` are the version and the moment (`at`) of a change made elsewhere."""
     after = records.change(tx, before, after, kind, who=who, reason=reason, **imposed)
     if after.status in CURRENT:
-        index.index(tx, [after])
+        index.index(tx, [after], before=[before])
     elif before.status in CURRENT:
-        index.unindex(tx, [after.id])
+        index.unindex(tx, [before])
     tallies.recount(tx, before, after)
     entities.renote(tx, before, after)
     return after
@@ -64,7 +64,7 @@ def take_back(tx: Transaction, events: Sequence[MemoryEvent], now: int, *, who: 
 
 def remove(tx: Transaction, memories: Sequence[Record], now: int, *, entirely: bool = False) -> None:
     """For good; `entirely` with the names of what they alone spoke of."""
-    index.forget(tx, [one.id for one in memories])
+    index.forget(tx, memories)
     tallies.count(tx, memories, gone=True)
     entities.forget(tx, memories, entirely=entirely)
     records.remove(tx, memories, now)

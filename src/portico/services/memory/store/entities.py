@@ -45,6 +45,7 @@ _NAME = re.compile(r"\b[A-Z][a-z]{1,20}(?: (?:van|von|de|da|la))? [A-Z][a-z]{1,2
 _ORGANIZATION = re.compile(rf"\b[A-Z][\w&-]{{1,30}}(?: [A-Z][\w&-]{{1,30}}){{0,3}}{_TITLE}")
 # What these have to have in them is found much more quickly.
 _MAY_BE_FILE, _MAY_BE_ORGANIZATION = re.compile(_ENDING), re.compile(_TITLE)
+_MAY_BE_NAME = re.compile(r" [A-Z][a-z](?<=[a-z] [A-Z][a-z])")
 _MAY_BE_IDENTIFIER = re.compile(r"[A-Z][a-z0-9]+[A-Z]")
 _IDENTIFIER = re.compile(r"`([A-Za-z_][\w.]{2,60})(?:\(\))?`|\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b")
 _COMMON_FIRST = frozenset(re.findall(r"\w+", """
@@ -103,7 +104,7 @@ def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
             label = _KNOWN.get(word.casefold().rstrip("-"))
             if label is not None:
                 yield label, "Technology"
-    for name in _NAME.findall(text):
+    for name in _NAME.findall(text) if _MAY_BE_NAME.search(text) else ():
         called = name.split()
         if called[0] not in _COMMON_FIRST and not any(one.casefold() in _KNOWN for one in called):
             yield name, "Person"

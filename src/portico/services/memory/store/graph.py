@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
+from portico.services.memory.store.entities import KINDS
 from portico.services.memory.store.namespaces import CURRENT
 
 Picture = Literal["mermaid", "dot", "text"]
@@ -37,12 +38,17 @@ class Graph(Struct, frozen=True):
 
 def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     """The most mentioned first."""
-    of_kind = "and kind = :kind " if kind is not None else ""
+    order = "order by mentions desc, name limit cast(:limit as bigint)"
+    # An index has them by kind, so the most mentioned of all are among those of each.
+    of_kind = (
+        "select * from (select name, label, kind, mentions from memory_entity where kind = :kind_{0} {1}) as of_{0}"
+    )
+    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else KINDS)}
+    found = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
     return tx.all(
         EntityNode,
-        "select label as name, kind, mentions from memory_entity where mentions > 0 "
-        f"{of_kind}order by mentions desc, name limit cast(:limit as bigint)",
-        {"limit": limit, **({} if kind is None else {"kind": kind})},
+        f"select label as name, kind, mentions from ({found}) as found where mentions > 0 {order}",
+        {"limit": limit, **kinds},
     )
 
 

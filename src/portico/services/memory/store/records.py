@@ -31,6 +31,8 @@ COLUMNS = (
 SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
 _ID = re.compile(r"[0-9a-f]{4,64}")
+# How many characters of a digest the index has.
+INDEXED_DIGEST = 16
 
 
 # The time and the id of a memory: where it stands in a list.
@@ -219,14 +221,22 @@ ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
 
 def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
     """A memory of this place that says exactly this."""
-    # Written so that SQLite does not take the index of places, and read all memories of this one.
+    # Written so that SQLite takes the index of digests: not that of places, whose memories it would all read.
+    values = {"start": digest[:INDEXED_DIGEST], "digest": digest, "domain": domain, "namespace": namespace}
     return tx.maybe(
         Record,
-        f"{SELECT} where memory.digest = :digest and memory.domain || '' = :domain and memory.namespace = :namespace "
+        f"{SELECT} where substr(memory.digest, 1, {INDEXED_DIGEST}) = :start "
+        "and memory.digest || '' = :digest and memory.domain || '' = :domain and memory.namespace = :namespace "
         f"and coalesce(memory.project, '') = :project and memory.status in {CURRENT} and {ALIVE} "
         "order by memory.created_at limit 1",
-        {"digest": digest, "domain": domain, "namespace": namespace, "project": project or "", "now": at},
+        {**values, "project": project or "", "now": at},
     )
+
+
+def said_already(tx: Transaction, digests: Iterable[str]) -> set[str]:
+    """Those of these digests that any memory has, and perhaps a few others."""
+    sql = f"select digest from memory where substr(digest, 1, {INDEXED_DIGEST}) in :starts"
+    return set(tx.all(str, sql, {"starts": [one[:INDEXED_DIGEST] for one in digests]}))
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[MemoryEvent]:

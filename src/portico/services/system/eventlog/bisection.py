@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.lines import parse
-from portico.services.system.eventlog.textfile import GOES_ON, LogFile, behind_line
+from portico.services.system.eventlog.textfile import GOES_ON, LONGEST_LINE, LogFile, behind_line
 from portico.services.system.text import decoded
 
 SAMPLES = 128
@@ -17,7 +17,11 @@ SAMPLES = 128
 DISORDER = 64 * 1024
 EARLIER = 5_000_000
 _WINDOW = 4 * 1024
-_FURTHEST = 64 * 1024
+_FURTHEST = LONGEST_LINE
+# A line that is longer than that is passed over, if it is no longer than this.
+_LONGEST_PASSED = 64 * 2**20
+# By so much of a line its time is known, even if the line goes on.
+_HEAD = 512
 
 
 def window(part: LogFile, query: Query, end: int) -> tuple[int, int] | None:
@@ -43,29 +47,47 @@ def window(part: LogFile, query: Query, end: int) -> tuple[int, int] | None:
 
 def time_at(part: LogFile, offset: int, end: int) -> tuple[int, int] | None:
     """The first line at an offset or behind it that has a time: where it begins, and the time."""
+    found, is_inside = _time_near(part, offset, end)
+    if found is None and is_inside:
+        behind = behind_line(part, offset + _FURTHEST)
+        if behind - offset <= _LONGEST_PASSED:
+            found, _ = _time_near(part, behind, end)
+    return found
+
+
+def _time_near(part: LogFile, offset: int, end: int) -> tuple[tuple[int, int] | None, bool]:
+    """The same, not further away than is quickly read; and whether all that was read is inside of one line."""
     base = max(0, offset - 1)  # a line begins right at the offset if the byte before it is a line's end
     length = _WINDOW
     while base < end:
         data = part.read(base, min(length, end - base))
         is_all = base + len(data) >= end
+        is_last = is_all or length >= _FURTHEST
         at = 0 if offset <= 0 else data.find(b"\n") + 1
         if at or offset <= 0:
-            # The last line of a window may not be whole.
-            for line in data[at:].split(b"\n")[: None if is_all else -1]:
+            lines = data[at:].split(b"\n")
+            if not is_all and not (is_last and len(lines[-1]) > _HEAD):
+                lines.pop()  # it may not be whole
+            for line in lines:
                 if line[:1] not in GOES_ON and (time := parse(decoded(line), part.newest).time) is not None:
-                    return base + at, time
+                    return (base + at, time), False
                 at += len(line) + 1
-        if is_all or length >= _FURTHEST:
+        elif is_last:
+            return None, not is_all
+        if is_last:
             break
         length *= 4
-    return None
+    return None, False
 
 
 def _is_ascending(part: LogFile, end: int) -> bool:
     """Whether the times of samples, from the beginning to the end, do not go back."""
     latest = None
     step = max(_WINDOW, end // SAMPLES)
+    behind = 0
     for offset in range(0, end, step):
+        if offset < behind:
+            continue  # inside of a long line
         found = time_at(part, offset, end)
         if found is None:
             if offset + _FURTHEST < end:
@@ -73,7 +95,7 @@ def _is_ascending(part: LogFile, end: int) -> bool:
             break
         if latest is not None and found[1] < latest - EARLIER:
             return False
-        latest = found[1]
+        behind, latest = found
     return latest is not None
 
 

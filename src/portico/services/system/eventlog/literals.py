@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from portico.services.system.bytesearch import ByteSearch
 from portico.services.system.eventlog.entries import EmptyStretch, LogEntry
-from portico.services.system.eventlog.textfile import GOES_ON, MOST_CONTINUED, LogFile, RawEntry, made, with_time
+from portico.services.system.eventlog.textfile import (
+    GOES_ON,
+    LONGEST_LINE,
+    MOST_CONTINUED,
+    LogFile,
+    RawEntry,
+    made,
+    with_time,
+)
 
 BLOCK = 2 * 2**20
 LARGEST_BLOCK = 32 * 2**20
@@ -46,7 +54,7 @@ def _block(part: LogFile, begin: int, end: int) -> tuple[int, bytes]:
         if found := _ENTRY.search(data):
             return start + found.end(), data[found.end() :]
         if length >= LARGEST_BLOCK:
-            return start, data
+            return start, b""  # no entry begins in it
         length *= 4
 
 
@@ -62,8 +70,8 @@ def _candidates(data: bytes, start: int, search: ByteSearch) -> Iterator[RawEntr
         at = len(data) if following is None else following.end()
         first, *more = data[begin:at].split(b"\n")
         if first.strip(b"\r"):
-            lines = [line for line in more[:MOST_CONTINUED] if line not in (b"", b"\r")]
-            yield RawEntry(start + begin, [first, *lines])
+            lines = [line[:LONGEST_LINE] for line in more[:MOST_CONTINUED] if line not in (b"", b"\r")]
+            yield RawEntry(start + begin, [first[:LONGEST_LINE], *lines])
 
 
 def _next(data: bytes, at: int, search: ByteSearch, folds: bool) -> int:

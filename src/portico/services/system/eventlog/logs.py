@@ -117,7 +117,8 @@ class Logs:
             following = None if position is None else self._cursors.issue(question, [position, seen], missing)
             timed_out = asked.timed_out
             total, counted = self._total(asked, log, query, seen)
-        has_more = total > seen or timed_out
+        # Where it was not looked to the end, there may be more.
+        has_more = total > seen or not counted
         return LogPage(
             entries=entries,
             offset=offset,

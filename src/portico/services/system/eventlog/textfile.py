@@ -11,6 +11,7 @@ import gzip
 import lzma
 import os
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
@@ -33,6 +34,7 @@ MOST_WAITING = 200
 PACKED = (".gz", ".xz", ".bz2", ".zst")
 
 _BLOCK = 64 * 1024
+_LARGEST_BLOCK = 2**20
 _START = 256
 _OFFSET_BITS = 36
 # A line that begins with one of these is no entry of its own: it goes on with the last, or is blank.
@@ -47,7 +49,7 @@ class RawEntry(Struct):
 
 
 class LogFile:
-    """One file of a chain, unpacked if it was packed."""
+    """One file of a chain, unpacked if it was packed, and in UTF-8 if it was in UTF-16."""
 
     def __init__(self, file: OpenFile) -> None:
         self.modified = file.info.st_mtime_ns // 1000
@@ -56,7 +58,7 @@ class LogFile:
         # What its entries are from, where they do not say so themselves.
         self.name = self.base.partition(".")[0]
         self._file: OpenFile | None = file
-        self._bytes = _unpacked(file)
+        self._bytes = _in_utf8(file, _unpacked(file))
         self.size = file.size if self._bytes is None else len(self._bytes)
         start = self.read(0, _START)
         self.is_text = b"\0" not in start
@@ -217,14 +219,15 @@ def behind_line(part: LogFile, offset: int) -> int:
     """Where the next line begins, at an offset or behind it: 0, or behind a line's end."""
     if offset <= 0:
         return 0
-    at = offset - 1
+    at, length = offset - 1, _BLOCK // 16
     while at < part.size:
-        block = part.read(at, _BLOCK // 16)
+        block = part.read(at, length)
         if (found := block.find(b"\n")) >= 0:
             return at + found + 1
         if not block:
             break
         at += len(block)
+        length = min(4 * length, _LARGEST_BLOCK)
     return part.size
 
 
@@ -244,6 +247,17 @@ def _unpacked(file: OpenFile) -> bytes | None:
     if len(found) > LARGEST_UNPACKED:
         raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes when it is unpacked")
     return found
+
+
+def _in_utf8(file: OpenFile, unpacked: bytes | None) -> bytes | None:
+    """The bytes of a file that begins as UTF-16 does, in UTF-8: ends of lines are looked for in bytes."""
+    start = file.read(0, 2) if unpacked is None else unpacked[:2]
+    if start not in (BOM_UTF16_LE, BOM_UTF16_BE):
+        return unpacked
+    data = file.read(0, LARGEST_UNPACKED + 1) if unpacked is None else unpacked
+    if len(data) > LARGEST_UNPACKED:
+        raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes of UTF-16")
+    return data.decode("utf-16", "replace").encode()
 
 
 def _opened(suffix: str, packed: BytesIO) -> IO[bytes]:

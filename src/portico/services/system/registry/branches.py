@@ -72,6 +72,8 @@ class HiveBranch(Branch):
         key = hive.find(path)
         if key is None:
             return None
+        if hive.missing:
+            hive.mention(DamagedData(f"the file ends {hive.missing:,} bytes before the hive does"))
         values = map(_hive_datum, key.values(LONGEST_HEAD))
         return Content((sub.name for sub in key.subkeys()), values, key.written, hive.problems)
 

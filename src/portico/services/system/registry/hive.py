@@ -97,7 +97,9 @@ class Hive:
         self.is_dirty = first != second
         self._minor = minor
         self.problems: list[str] = []
-        [self._root] = struct.unpack_from("<I", image, 36)
+        self._root, cells = struct.unpack_from("<II", image, 36)
+        # So many bytes of it are not in the file: it was cut off.
+        self.missing = max(0, _HEADER + cells - self._size)
         self.key(self._root)
 
     @property
