@@ -36,7 +36,9 @@ def install(package: str) -> None:
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _update()
-        _run(["apt-get", "install", "-y", "--no-install-recommends", package])
+        # The lock is of one run of tests; another one, or the machine itself, may be installing something too.
+        patience = f"DPkg::Lock::Timeout={INSTALL_SECONDS // 2}"
+        _run(["apt-get", "install", "-y", "--no-install-recommends", "-o", patience, package])
 
 
 def unpack(package: str, folder: Path, *libraries: str) -> Path:

@@ -241,15 +241,20 @@ async def test_what_an_engine_cannot_hold_is_refused_by_both(db: Database, value
 
 
 async def test_many_runs_once_for_each_row(db: Database) -> None:
-    def fill(tx: Transaction) -> None:
-        tx.many(
-            "insert into item (name, count) values (:name, :count)", ({"name": f"n{n}", "count": n} for n in range(9))
-        )
-        tx.many("insert into item (name) values (?)", [("a",), ("b",)])
-        tx.many("insert into item (name) values (?)", [])
+    def fill(tx: Transaction) -> list[int]:
+        return [
+            tx.many(
+                "insert into item (name, count) values (:name, :count)",
+                ({"name": f"n{n}", "count": n} for n in range(9)),
+            ),
+            tx.many("insert into item (name) values (?)", [("a",), ("b",)]),
+            tx.many("insert into item (name) values (?)", []),
+            tx.many("delete from item where name = ?", [("n1",), ("z",), ("b",)]),
+            tx.many("delete from item where name = ?", [("z",)]),
+        ]
 
-    await db.write(fill)
-    assert await db.read(lambda tx: tx.one(int, "select count(*) from item")) == 11
+    assert await db.write(fill) == [9, 2, 0, 2, 0]
+    assert await db.read(lambda tx: tx.one(int, "select count(*) from item")) == 9
 
 
 async def test_run_tells_how_many_rows_it_changed(db: Database) -> None:

@@ -193,12 +193,14 @@ class PostgresTransaction(Transaction):
     def now(self) -> float:
         return self.one(float, "select extract(epoch from clock_timestamp())::double precision")
 
-    def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
+    def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
         rows = list(rows)
-        if rows:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(for_postgres(sql, isinstance(rows[0], Mapping)), rows)
-                self._answered(cursor)
+        if not rows:
+            return 0
+        with self._connection.cursor() as cursor:
+            cursor.executemany(for_postgres(sql, isinstance(rows[0], Mapping)), rows)
+            self._answered(cursor)
+            return cursor.rowcount
 
     def _execute(self, sql: str, parameters: Parameters) -> Cursor[Row]:
         if parameters:

@@ -39,12 +39,12 @@ class SqliteTransaction(Transaction):
     def _execute(self, sql: str, parameters: Parameters) -> sqlite3.Cursor:
         return self._connection.execute(for_sqlite(sql), _bound(parameters))
 
-    def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
+    def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
         rows = rows if isinstance(rows, list) else list(rows)
         if len(rows) == 1:
-            self._execute(sql, rows[0])
-            return
-        self._connection.executemany(for_sqlite(sql), rows if _are_plain(rows) else map(_bound, rows))
+            return self._run(sql, rows[0])
+        bound = rows if _are_plain(rows) else map(_bound, rows)
+        return self._connection.executemany(for_sqlite(sql), bound).rowcount if rows else 0
 
     def _script(self, sql: str, _: Any) -> None:
         # `executescript` would commit first.

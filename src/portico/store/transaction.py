@@ -62,9 +62,10 @@ class Transaction:
         count: int = self._do(self._run, sql, parameters)
         return count
 
-    def many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        """Run a statement once for each row of parameters."""
-        self._do(self._many, sql, rows)
+    def many(self, sql: str, rows: Iterable[Parameters]) -> int:
+        """Run a statement once for each row of parameters; how many rows it changed in all."""
+        count: int = self._do(self._many, sql, rows)
+        return count
 
     def all(self, kind: type[T], sql: str, parameters: Parameters = ()) -> list[T]:
         columns, rows = self._do(self._fetch, sql, parameters)
@@ -169,7 +170,7 @@ class Transaction:
         """A cursor of the driver, as DB-API 2.0 has it."""
         raise NotImplementedError
 
-    def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
+    def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
         raise NotImplementedError
 
     def _script(self, sql: str, _: Any) -> None:

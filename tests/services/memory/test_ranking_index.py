@@ -88,6 +88,18 @@ async def test_when_all_is_gone_nothing_is_left(memories: Memories) -> None:
     assert await left(memories) == {}
 
 
+async def test_words_that_were_read_otherwise_are_taken_out_too(memories: Memories) -> None:
+    """A text may have been read by another Python, which knows other characters as letters."""
+    kept = await keep(memories, "Ann likes kumquats")
+    other = await keep(memories, "Bob likes oranges")
+    sql = "update memory_posting set term = 'kum' where term = (select term from memory_posting where term like 'kum%')"
+    assert await memories.write(lambda tx: tx.run(sql)) == 1
+    await memories.delete(kept.id, hard=True)
+    assert await memories.read(lambda tx: tx.all(str, "select term from memory_posting where term = 'kum'")) == []
+    await fits(memories)
+    assert await found(memories, "oranges") == [other.content]
+
+
 async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [await keep(memories, f"{word} grows in the garden", ttl=ttl) for word, ttl in
             (("basil", None), ("thyme", None), ("mint", "1h"), ("sage", None), ("dill", None))]  # fmt: skip

@@ -64,8 +64,10 @@ def unindex(tx: Transaction, memories: Sequence[Record]) -> None:
     if not found:
         return
     gone = [(term, found[one.id]) for one in memories if one.id in found for term in reading_of(one).terms]
-    tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone))
     places = {"seats": list(found.values())}
+    if tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone)) < len(gone):
+        # They were read otherwise when they were written, say by a Python that knew fewer characters. This reads all.
+        tx.run("delete from memory_posting where seat in :seats", places)
     tx.run("delete from memory_sign where seat in :seats", places)
     vectors = tx.run("delete from memory_vector where seat in :seats", places)
     tallies.add(tx, "vector", {"": -vectors})
