@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import cache
 
 import msgspec
 
@@ -11,12 +10,16 @@ MOST_PAUSE_SECONDS = 0.1
 _TEXTS = b"[" + b'"a",' * 400_000 + b"1]"
 
 
-@cache
-def most_pause() -> float:
-    """A tenth of a second; more on a machine that is slow, by how long it takes to read two megabytes."""
+def is_short(pause: float, times: int = 1) -> bool:
+    """Whether it is below a tenth of a second, or so many times that; more where the machine is slow at the moment."""
+    return pause < times * MOST_PAUSE_SECONDS or pause < times * 5 * _reading_seconds()
+
+
+def _reading_seconds() -> float:
+    """How long the machine takes to read two megabytes, at best. It may be slower than a moment ago."""
     readings = []
     for _ in range(5):
         before = time.thread_time()
         msgspec.json.decode(_TEXTS)
         readings.append(time.thread_time() - before)
-    return max(MOST_PAUSE_SECONDS, 5 * min(readings))
+    return min(readings)
