@@ -132,7 +132,9 @@ def test_a_typescript_client_has_all_that_the_server_has(
     assert said.error("unknown tool")["code"] == -32602
     assert said["fifty calls"] == [at + 2 if at % 2 else at * 2 for at in range(50)]
     steps = [[done, 100, f"Completed step {done} of 100"] for done in (0, 50, 100)]
-    assert said["progress"] == ["Completed all steps.", steps]
+    # On stdio the TypeScript SDK drops a progress that it reads in one piece with the result.
+    heard = [steps] if transport == "http" else [steps, steps[:-1]]
+    assert said["progress"] in [["Completed all steps.", one] for one in heard]
     assert said["logs"] == ["info", "warning", "error"]
     assert json.loads(said["read"][0]["text"])["id"] == "123"
     assert said["prompt"][0]["content"]["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
