@@ -36,6 +36,11 @@ _DEFAULTS = {
     "tcp_user_timeout": "30000",
     "application_name": "portico",
 }
+# What we ask is brief: to compile a statement, or to start processes for it, takes longer than the statement does.
+_SETTINGS = (
+    "select set_config('lock_timeout', %s, false), set_config('jit', 'off', false), "
+    "set_config('max_parallel_workers_per_gather', '0', false), set_config('random_page_cost', '1.1', false)"
+)
 _LEVELS = {"serializable": IsolationLevel.SERIALIZABLE, "read committed": IsolationLevel.READ_COMMITTED}
 
 
@@ -97,8 +102,7 @@ class Postgres:
             connection.adapters.register_loader("numeric", NumberLoader)
             for kind in ("json", "jsonb"):
                 connection.adapters.register_loader(kind, TextLoader)  # `rows.py` reads it
-            longest = str(int(self._most_patience * 1000))
-            connection.execute("select set_config('lock_timeout', %s, false)", [longest])
+            connection.execute(_SETTINGS, [str(int(self._most_patience * 1000))])
             connection.commit()
         except psycopg.Error as failure:
             # What libpq says names the host and the user, never the password.
