@@ -131,7 +131,7 @@ async def test_a_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path)
         f"asyncio.run(Client([{sys.executable!r}, '-c', {deaf!r}], timeout=50).open())\n"
     )
     client = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         await until(pids.exists)
         client.kill()
         await client.wait()
