@@ -146,7 +146,7 @@ class Fleet:
 
     @property
     def is_doubtful(self) -> bool:
-        return time.monotonic() >= self._lease.until
+        return self._lease.is_over
 
     def listens_at(self, address: str | None) -> None:
         """Now it is known where other machines reach us."""

@@ -111,7 +111,7 @@ async def with_progress(ctx: Context, look: Callable[[], T]) -> T:
     try:
         while not (await asyncio.wait([looking], timeout=PROGRESS_SECONDS))[0]:
             seconds += PROGRESS_SECONDS
-            ctx.report_progress(seconds, message=f"MachineLooks for {seconds:g} s")
+            ctx.report_progress(seconds, message=f"Looking for {seconds:g} s")
         return looking.result()
     finally:
         looking.cancel()
