@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from portico.extend import Transaction
@@ -50,13 +51,10 @@ class Postings(Struct):
     weights: list[int] = []
 
 
-class TermPostings(Postings, kw_only=True):
-    term: str
-
-
 # What makes one list of a column: to fetch as many rows would take longer than to read it.
-SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]') as seats"
-WEIGHTS = "coalesce(cast(json_agg(p.weight) as text), '[]') as weights"
+SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]')"
+WEIGHTS = "coalesce(cast(json_agg(p.weight) as text), '[]')"
+numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class Matches:
@@ -129,7 +127,7 @@ class Matches:
     def candidates(self, most: int, wanted: int | None = None) -> list[int]:
         """The positions for the second stage: the best, and their neighbours. Where only `wanted` results are needed,
         those with a low estimate are left out."""
-        leading = self.settle(max(BEST, most))
+        leading = self.settle(most)
         get, thread_best = self.by_seat.get, self.thread_best
         head_shift, bits, heads = self.head_shift, self.bits, SumsOfBits(self._heads())
         in_threads = [seat for _, seat in leading if seat & _PLACE != positions.ALONE]
@@ -289,9 +287,14 @@ def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], n
 
 def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str, Postings]:
     """The postings of each of these terms at these positions."""
-    source = "memory_posting as p where p.seat in :seats and"
-    found = _by_term(tx, source, {"terms": list(terms), "seats": list(seats)})
-    return {term: found.get(term) or Postings() for term in terms}
+    sql = (
+        f"select p.term, {SEATS}, {WEIGHTS} from memory_posting as p "
+        "where p.seat in :seats and p.term in :terms group by p.term"
+    )
+    found = {term: Postings() for term in terms}
+    for term, at, weights in tx.all(tuple, sql, {"terms": list(terms), "seats": list(seats)}):
+        found[term] = Postings(numbers(at), numbers(weights))
+    return found
 
 
 def _frequencies(tx: Transaction, terms: Iterable[str], scopes: Sequence[int] | None) -> list[tuple[int, str]]:
@@ -303,30 +306,28 @@ def _frequencies(tx: Transaction, terms: Iterable[str], scopes: Sequence[int] | 
     source, values = within(scopes)
     # To skip the postings of a frequent one is quicker than to count them.
     one = (
-        "select {0} as number, coalesce((select {1} from {2} p.term = :term_{0} limit 1 offset {3}), "
-        "(select count(*) from {2} p.term = :term_{0})) as frequency"
+        "select {0}, coalesce((select {1} from {2} p.term = :term_{0} limit 1 offset {3}), "
+        "(select count(*) from {2} p.term = :term_{0}))"
     )
-    sql = " union all ".join(
-        one.format(number, MOST_POSTINGS + 1, source, MOST_POSTINGS) for number in range(len(terms))
-    )
-    values |= {f"term_{number}": term for number, term in enumerate(terms)}
-    return sorted((frequency, terms[number]) for number, frequency in tx.all(tuple, sql, values) if frequency)
+    sql = one_by_one(one.format("{0}", MOST_POSTINGS + 1, source, MOST_POSTINGS), len(terms))
+    found = tx.all(tuple, sql, values | term_values(terms))
+    return sorted((frequency, terms[number]) for number, frequency in found if frequency)
 
 
-def _read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> dict[str, Postings]:
+def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] | None) -> dict[str, Postings]:
+    """Those that some memory has."""
     source, values = within(scopes)
-    return _by_term(tx, source, {"terms": terms, **values})
-
-
-def _by_term(tx: Transaction, source: str, values: dict[str, Any]) -> dict[str, Postings]:
-    sql = f"select p.term as term, {SEATS}, {WEIGHTS} from {source} p.term in :terms group by p.term"
-    return {one.term: one for one in tx.all(TermPostings, sql, values)}
+    sql = one_by_one(f"select {{0}}, {SEATS}, {WEIGHTS} from {source} p.term = :term_{{0}}", len(terms))
+    found = tx.all(tuple, sql, values | term_values(terms)) if terms else []
+    return {terms[one]: Postings(numbers(seats), numbers(weights)) for one, seats, weights in found if seats != "[]"}
 
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> Postings:
     source, values = within(scopes)
     newest = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
-    return tx.one(Postings, f"select {SEATS}, {WEIGHTS} from ({newest}) as p", {"term": term, "most": most, **values})
+    sql = f"select {SEATS}, {WEIGHTS} from ({newest}) as p"
+    [(seats, weights)] = tx.all(tuple, sql, {"term": term, "most": most, **values})
+    return Postings(numbers(seats), numbers(weights))
 
 
 def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[Postings, str]]:
@@ -379,6 +380,15 @@ def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
         f"and p.seat >= s.number * {positions.SCOPE} and p.seat < (s.number + 1) * {positions.SCOPE} and"
     )
     return source, {"scopes": list(scopes)}
+
+
+def one_by_one(sql: str, terms: int) -> str:
+    """A statement for each of so many terms, as one: for the planner that is simpler than a list of them."""
+    return " union all ".join([sql.format(number) for number in range(terms)])
+
+
+def term_values(terms: Iterable[str]) -> dict[str, Any]:
+    return {f"term_{number}": term for number, term in enumerate(terms)}
 
 
 def newest_first(scopes: Sequence[int] | None) -> str:

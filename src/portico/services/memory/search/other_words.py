@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from portico.extend import Transaction, neighbours
 from portico.services.memory.search.matching import (
@@ -17,8 +16,10 @@ from portico.services.memory.search.matching import (
     SEATS,
     UNIT,
     Matches,
-    TermPostings,
     newest_first,
+    numbers,
+    one_by_one,
+    term_values,
     within,
 )
 
@@ -76,24 +77,19 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
 
 
 def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> dict[str, list[int]]:
-    sql = f"select p.term as term, {SEATS} from memory_posting as p where p.term in :words and p.seat in :seats"
-    return _by_word(tx, f"{sql} group by p.term", {"words": words, "seats": list(seats)})
+    sql = f"select p.term, {SEATS} from memory_posting as p where p.term in :words and p.seat in :seats group by p.term"
+    return {word: numbers(at) for word, at in tx.all(tuple, sql, {"words": words, "seats": list(seats)})}
 
 
 def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
     """Which memories have each word; of a frequent one in a large store, the newest."""
     source, values = within(scopes)
     if memories <= MANY_MEMORIES:
-        sql = f"select p.term as term, {SEATS} from {source} p.term in :words group by p.term"
-        return _by_word(tx, sql, {"words": words, **values})
-    one = (
-        "select cast(:word_{0} as text) as term, {1} from "
-        "(select p.seat from {2} p.term = :word_{0} order by {3} limit {4}) as p"
-    )
-    order = newest_first(scopes)
-    sql = " union all ".join(one.format(number, SEATS, source, order, MOST_POSTINGS) for number in range(len(words)))
-    return _by_word(tx, sql, values | {f"word_{number}": word for number, word in enumerate(words)})
-
-
-def _by_word(tx: Transaction, sql: str, values: dict[str, Any]) -> dict[str, list[int]]:
-    return {one.term: one.seats for one in tx.all(TermPostings, sql, values)}
+        one = f"select {{0}}, {SEATS} from {source} p.term = :term_{{0}}"
+    else:
+        newest = (
+            f"select p.seat from {source} p.term = :term_{{0}} order by {newest_first(scopes)} limit {MOST_POSTINGS}"
+        )
+        one = f"select {{0}}, {SEATS} from ({newest}) as p"
+    found = tx.all(tuple, one_by_one(one, len(words)), values | term_values(words))
+    return {words[number]: numbers(seats) for number, seats in found}
