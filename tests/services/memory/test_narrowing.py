@@ -201,6 +201,32 @@ def test_work_does_not_grow_with_what_does_not_fit(
         assert large < 2 * small + 100, (text, small, large)
 
 
+@pytest.mark.parametrize("query", ["", "note about the server number 3"])
+@pytest.mark.parametrize("text", ["", "ns:decisions", "project:here/project", "domain:user", "-ns:decisions"])
+async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, query: str, text: str) -> None:
+    now = moments.now()
+    wanted = filters.parse(text, now).within(() if "project:" in text else ("here/project",))
+    found = []
+    for projects in (5, 1500):
+        path = tmp_path / f"{projects}.db"
+        async with Database(path) as database:
+            memories = Memories(database, project="here/project")
+            await memories.open()
+            await memories.capture_all(drafts(60))
+            others = [Draft(content=f"other {n}", namespace="decisions", project=f"p{n}") for n in range(projects)]
+            await memories.capture_all(others)
+            await memories.close()
+
+        def look(tx: Transaction) -> list[str]:
+            if query:
+                return [one.memory for one in recall.recall(tx, query, wanted, 5, at=now)]
+            return [one.id for one in selection.matching(tx, wanted, limit=5, at=now)]
+
+        found.append(steps(path, look))
+    few, many = found
+    assert many < 2 * few + 10
+
+
 @pytest.mark.parametrize("project", ["here/project", None])
 def test_the_same_text_is_looked_for_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
     def look(tx: Transaction) -> None:

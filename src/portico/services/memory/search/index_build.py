@@ -120,7 +120,7 @@ def anew(tx: Transaction, damaged: Sequence[str]) -> None:
         else:
             tx.run(f"drop table if exists memory_{table}")
     tx.run("delete from memory_tally where kind = 'vector'")
-    for name in (f"0003_ranking.{tx.engine}.sql", "0008_seats.sql"):
+    for name in (f"0003_ranking.{tx.engine}.sql", "0008_seats.sql", "0011_scopes.sql"):
         tx.script((MIGRATIONS / name).read_text(encoding="utf-8"))
 
 

@@ -231,14 +231,15 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, in
     rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
     if not phrases:
         return None, None, rest
+    wanted = " and ".join(phrases)
     sql = (
-        "select number, memories, (select count(*) from memory_scope) from memory_scope "
-        f"where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
+        f"select number, memories, exists (select 1 from memory_scope where not ({wanted})) from memory_scope "
+        f"where {wanted} limit {MOST_SCOPES + 1}"
     )
-    found = tx.all(tuple[int, int, int], sql, values)
+    found = tx.all(tuple, sql, values)
     if len(found) > MOST_SCOPES:
         return None, None, filter
-    everywhere = bool(found) and len(found) == found[0][2]
+    everywhere = bool(found) and not found[0][2]
     return None if everywhere else [number for number, *_ in found], sum(memories for _, memories, _ in found), rest
 
 

@@ -45,6 +45,8 @@ WRITABLE = tuple(one.name for one in _ALL if one.writable)
 
 Domain = Literal["project", "user", "org"]
 DOMAINS: tuple[Domain, ...] = ("project", "user", "org")
+# What belongs to no project.
+SHARED_DOMAINS: tuple[Domain, ...] = ("user", "org")
 
 Status = Literal["active", "archived", "superseded", "pending", "deleted"]
 STATUSES: tuple[Status, ...] = ("active", "archived", "superseded", "pending", "deleted")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.store.filters import Condition, MemoryFilter
-from portico.services.memory.store.namespaces import CURRENT, STATUSES
+from portico.services.memory.store.namespaces import CURRENT, SHARED_DOMAINS, STATUSES
 
 # What at most so many memories have is read whole; first looked for is what hardly any have.
 VERY_FEW, FEW = 64, 1000
@@ -115,7 +115,8 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
             phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
     if filter.homes:
-        phrases.append("(domain <> 'project' or project in :homes)")
+        # Said so that both sides have an index.
+        phrases.append(f"(domain in {SHARED_DOMAINS} or project in :homes)")
         values["homes"] = list(filter.homes)
     return phrases, values
 

@@ -16,9 +16,6 @@ MOST_COUNTED = 50
 # So many tags that begin alike are compared.
 MOST_COMPLETED = 5000
 
-# A domain, a namespace, and a project or nothing.
-Place = tuple[str, str, str]
-
 
 class MemoryCounts(Struct, frozen=True):
     total: int
@@ -47,7 +44,7 @@ def counts(tx: Transaction) -> MemoryCounts:
         by_namespace=dict(sorted(_summed(by_place, 1).items())),
         by_domain=dict(sorted(_summed(by_place, 0).items())),
         by_status={status: count for status, count in sorted(by_status.items()) if count},
-        by_project=_most({project: count for project, count in _summed(by_place, 2).items() if project}),
+        by_project=_by_project(tx),
         by_branch=tallies.most(tx, "branch", MOST_COUNTED),
         conflicts=tx.one(int, "select count(*) from memory_conflict"),
         tags=topics(tx, MOST_COUNTED),
@@ -63,30 +60,38 @@ def by_namespace(tx: Transaction) -> dict[str, int]:
     return _summed(_by_place(tx), 1)
 
 
-def _by_place(tx: Transaction) -> dict[Place, int]:
+def _by_place(tx: Transaction) -> dict[tuple[str, str], int]:
+    """How many current memories each namespace of each domain has that has any."""
+    sql = f"select domain, namespace, cast(sum(memories) as bigint) from {_counted(tx)} group by domain, namespace"
+    found = tx.all(tuple[str, str, int], sql, {"current": list(CURRENT)})
+    return {(domain, namespace): count for domain, namespace, count in found}
+
+
+def _by_project(tx: Transaction) -> dict[str, int]:
+    """The projects that have most of them."""
+    sql = (
+        f"select project, cast(sum(memories) as bigint) as memories from {_counted(tx)} where project <> '' "
+        f"group by project order by 2 desc, 1 limit {MOST_COUNTED}"
+    )
+    return dict(tx.all(tuple[str, int], sql, {"current": list(CURRENT)}))
+
+
+def _counted(tx: Transaction) -> str:
     """How many current memories each domain, namespace and project has. The index has counted them; while it is being
-    built, they are counted here."""
+    built, each memory counts."""
     if index_build.is_whole(tx):
-        sql = "select domain, namespace, project, memories from memory_scope where memories > 0"
-        rows = tx.all(tuple[str, str, str, int], sql)
-    else:
-        sql = (
-            "select domain, namespace, coalesce(project, ''), count(*) from memory where status in :current "
-            "group by domain, namespace, coalesce(project, '')"
-        )
-        rows = tx.all(tuple[str, str, str, int], sql, {"current": list(CURRENT)})
-    return {(domain, namespace, project): count for domain, namespace, project, count in rows}
+        return "(select domain, namespace, project, memories from memory_scope where memories > 0) as counted"
+    return (
+        "(select domain, namespace, coalesce(project, '') as project, 1 as memories from memory "
+        "where status in :current) as counted"
+    )
 
 
-def _summed(by_place: dict[Place, int], part: int) -> dict[str, int]:
+def _summed(by_place: dict[tuple[str, str], int], part: int) -> dict[str, int]:
     found: Counter[str] = Counter()
     for place, count in by_place.items():
         found[place[part]] += count
     return found
-
-
-def _most(counted: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(counted.items(), key=lambda one: (-one[1], one[0]))[:MOST_COUNTED])
 
 
 def _moment(tx: Transaction, order: str) -> int | None:
@@ -110,4 +115,4 @@ def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
 
 def places(tx: Transaction) -> list[tuple[str, str]]:
     """Which namespaces of which domains have something in them."""
-    return sorted({(domain, namespace) for domain, namespace, _ in _by_place(tx)})
+    return sorted(_by_place(tx))
