@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from portico.extend import Transaction, neighbours
 from portico.services.memory.search.matching import (
@@ -77,19 +78,20 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
 
 
 def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> dict[str, list[int]]:
-    sql = f"select p.term, {SEATS} from memory_posting as p where p.term in :words and p.seat in :seats group by p.term"
-    return {word: numbers(at) for word, at in tx.all(tuple, sql, {"words": words, "seats": list(seats)})}
+    return _by_word(tx, words, "memory_posting as p where p.seat in :seats and", {"seats": list(seats)})
 
 
 def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
     """Which memories have each word; of a frequent one in a large store, the newest."""
     source, values = within(scopes)
     if memories <= MANY_MEMORIES:
-        one = f"select {{0}}, {SEATS} from {source} p.term = :term_{{0}}"
-    else:
-        newest = (
-            f"select p.seat from {source} p.term = :term_{{0}} order by {newest_first(scopes)} limit {MOST_POSTINGS}"
-        )
-        one = f"select {{0}}, {SEATS} from ({newest}) as p"
-    found = tx.all(tuple, one_by_one(one, len(words)), values | term_values(words))
-    return {words[number]: numbers(seats) for number, seats in found}
+        return _by_word(tx, words, source, values)
+    newest = f"select p.seat from {source} p.term = :term_{{0}} order by {newest_first(scopes)} limit {MOST_POSTINGS}"
+    sql = one_by_one(f"select {{0}}, {SEATS} from ({newest}) as p", len(words))
+    return {words[number]: numbers(seats) for number, seats in tx.all(tuple, sql, values | term_values(words))}
+
+
+def _by_word(tx: Transaction, words: list[str], source: str, values: dict[str, Any]) -> dict[str, list[int]]:
+    # Most of them no memory has, so a list is quicker than to look for each by itself.
+    sql = f"select p.term, {SEATS} from {source} p.term in :words group by p.term"
+    return {word: numbers(seats) for word, seats in tx.all(tuple, sql, {"words": words, **values})}
