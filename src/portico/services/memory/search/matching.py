@@ -382,6 +382,7 @@ def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
     return source, {"scopes": list(scopes)}
 
 
+@lru_cache(256)
 def one_by_one(sql: str, terms: int) -> str:
     """A statement for each of so many terms, as one: for the planner that is simpler than a list of them."""
     return " union all ".join([sql.format(number) for number in range(terms)])

@@ -6,8 +6,6 @@ has the word itself. What it counts is the rarity of the word of the question, t
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,18 +49,18 @@ def add_other_words(
         return []
     words = list(dict.fromkeys([word for _, word, _, _ in wanted]))
     by_word = _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among)
-    nearest = defaultdict[str, dict[int, int]](dict)
+    nearest: dict[str, dict[int, int]] = {}
     # The nearest comes last, and is what stays.
     for worth, word, term, _ in reversed(wanted):
-        nearest[term] |= dict.fromkeys(by_word.get(word, ()), round(UNIT * -worth))
-    bits = {term: 1 << number for number, term in enumerate(found.order)}
+        if seats := by_word.get(word):
+            nearest.setdefault(term, {}).update(dict.fromkeys(seats, round(UNIT * -worth)))
     alike, get, get_own = found.alike, found.alike.get, found.by_seat.get
     for term, values in nearest.items():
-        bit = bits.get(term, 0)
+        bit = 1 << found.order.index(term) if term in found.order else 0
         for seat, value in values.items():
             if not get_own(seat, 0) & bit:
                 alike[seat] = get(seat, 0) + value
-    return [seat for _, seat in heapq.nlargest(CANDIDATES, zip(alike.values(), alike, strict=True))]
+    return [seat for _, seat in sorted(zip(alike.values(), alike, strict=True), reverse=True)[:CANDIDATES]]
 
 
 def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:

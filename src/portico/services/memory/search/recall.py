@@ -367,7 +367,7 @@ def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) ->
         values["scopes"] = list(scopes)
     sql = f"select word, scope, author, words from memory_author_word where word in :words{within}"
     called: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    for word, scope, author, count in tx.all(tuple[str, int, int, int], sql, values):
+    for word, scope, author, count in tx.all(tuple, sql, values):
         called[author, scope, count].append(word)
     meant = {
         (author, scope): [word for word in said if question.names[word]]

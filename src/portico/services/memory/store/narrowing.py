@@ -112,13 +112,18 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
         if one.key == "project" and "*" in one.values:
             phrases += ["false"] if one.negated else []
         elif one.key in PLACES:
-            phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
-            values[f"scope_{number}"] = list(one.values)
+            phrase, values[f"scope_{number}"] = _one_of(one.column, f"scope_{number}", one.values)
+            phrases.append(f"not {phrase}" if one.negated else phrase)
     if filter.homes:
         # Said so that both sides have an index.
-        phrases.append(f"(domain in {SHARED_DOMAINS} or project in :homes)")
-        values["homes"] = list(filter.homes)
+        phrase, values["homes"] = _one_of("project", "homes", filter.homes)
+        phrases.append(f"(domain in {SHARED_DOMAINS} or {phrase})")
     return phrases, values
+
+
+def _one_of(column: str, name: str, values: Sequence[str]) -> tuple[str, Any]:
+    """That a column has one of these values, and the parameter for it. One value is compared without making a list."""
+    return (f"{column} = :{name}", values[0]) if len(values) == 1 else (f"{column} in :{name}", list(values))
 
 
 def _positive(filter: MemoryFilter) -> list[Condition]:
