@@ -22,6 +22,7 @@ from portico.store.dialect import for_postgres, for_sqlite
         ("where a in (:a, :b)", None),
         ("where a in (select 1)", None),
         ("select JSON_AGG(a), 'json_agg' from t", "select json_group_array(a), 'json_agg' from t"),
+        ("select json_build_array(a, b) from t", "select json_array(a, b) from t"),
     ],
 )
 def test_for_sqlite(sql: str, expected: str | None) -> None:

@@ -18,6 +18,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -60,6 +61,7 @@ LITTLE, NEAR = 0.15, 0.35
 # How many of them are kept for each kind of question.
 MOST_SCORES_KEPT = 4096
 _PLACE = positions.PLACES - 1
+_CANDIDATES = msgspec.json.Decoder(list[Candidate])
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
@@ -411,8 +413,10 @@ class _CandidateReader:
         return self._candidates([seat for seat in seats if inside is None or positions.scope_of(seat) in inside])
 
     def _candidates(self, seats: list[int]) -> list[Candidate]:
+        # As one list, because each row takes a turn of the interpreter's lock.
         sql = (
-            "select memory_seat.seat, memory_seat.memory, memory_seat.author, memory_seat.kind, memory_seat.substance, "
-            f"memory_seat.marks from {self._source} where memory_seat.seat in :seats and {self._where}"
+            "select coalesce(cast(json_agg(json_build_array(memory_seat.seat, memory_seat.memory, memory_seat.author, "
+            "memory_seat.kind, memory_seat.substance, memory_seat.marks)) as text), '[]') "
+            f"from {self._source} where memory_seat.seat in :seats and {self._where}"
         )
-        return self._tx.all(tuple, sql, {**self._values, "seats": seats})
+        return _CANDIDATES.decode(self._tx.one(str, sql, {**self._values, "seats": seats}))
