@@ -30,6 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
+_TAGS = COLUMNS.index("tags")
 _ID = re.compile(r"[0-9a-f]{4,64}")
 # How many characters of a digest the index has.
 INDEXED_DIGEST = 16
@@ -92,7 +93,11 @@ def whence(record: Record) -> str:
 
 
 def insert(tx: Transaction, records: Sequence[Record]) -> None:
-    tx.many(_INSERT, [tuple(_row(one).values()) for one in records])
+    if not records:
+        return
+    columns: list[Sequence[Any]] = list(zip(*map(msgspec.structs.astuple, records), strict=True))
+    columns[_TAGS] = [json_column(one.tags) for one in records]
+    tx.fill(_INSERT, columns)
     _tag(tx, records)
     told(tx, records)
 
