@@ -167,7 +167,7 @@ class Transaction:
         cursor = self._execute(sql, parameters)
         if cursor.description is None:
             raise BadStatement(f"This gives no rows: {sql}")
-        return tuple(column[0] for column in cursor.description), cursor.fetchall()
+        return tuple([column[0] for column in cursor.description]), cursor.fetchall()
 
     # What an engine brings.
 

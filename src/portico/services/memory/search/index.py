@@ -9,7 +9,7 @@ An unexpected row is overwritten: a damaged index must not prevent a memory from
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter
 
@@ -123,17 +123,18 @@ def posting_weight(count: int, length: int, in_head: bool) -> int:
     return round(ONE * fullness) << 1 | in_head
 
 
-def _postings(readings: Iterable[tuple[int, TextTerms]]) -> tuple[list[str], list[int], list[int]]:
+def _postings(readings: Sequence[tuple[int, TextTerms]]) -> tuple[list[str], list[int], list[int]]:
     """As columns: terms, seats, weights. In the order of the index, which is the quickest way to fill it."""
+    if len(readings) == 1:
+        [(seat, reading)] = readings
+        weighed = sorted(zip(reading.terms, _weights(reading), strict=True))
+        return [term for term, _ in weighed], [seat] * len(weighed), [weight for _, weight in weighed]
     by_term = defaultdict[str, tuple[list[int], list[int]]](lambda: ([], []))
     for seat, reading in sorted(readings, key=itemgetter(0)):
-        heads, length = reading.heads, reading.length
-        # Of most words there is one.
-        once = posting_weight(1, length, False), posting_weight(1, length, True)
-        for term, count in reading.terms.items():
+        for term, weight in zip(reading.terms, _weights(reading), strict=True):
             seats, weights = by_term[term]
             seats.append(seat)
-            weights.append(once[term in heads] if count == 1 else posting_weight(count, length, term in heads))
+            weights.append(weight)
     columns: tuple[list[str], list[int], list[int]] = ([], [], [])
     for term in sorted(by_term):
         seats, weights = by_term[term]
@@ -141,6 +142,17 @@ def _postings(readings: Iterable[tuple[int, TextTerms]]) -> tuple[list[str], lis
         columns[1].extend(seats)
         columns[2].extend(weights)
     return columns
+
+
+def _weights(reading: TextTerms) -> list[int]:
+    """Those of the terms of a text, in their order."""
+    heads, length = reading.heads, reading.length
+    # Of most words there is one.
+    once = posting_weight(1, length, False), posting_weight(1, length, True)
+    return [
+        once[term in heads] if count == 1 else posting_weight(count, length, term in heads)
+        for term, count in reading.terms.items()
+    ]
 
 
 def _write(tx: Transaction, rows: list[_Seated], readings: list[tuple[int, TextTerms]]) -> None:

@@ -4,7 +4,7 @@ with what. A rule that is wrong now and then is worth more here than a model tha
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -145,7 +145,7 @@ def note(tx: Transaction, found: Sequence[Record]) -> None:
     # Who mentions what, and when, as columns.
     mentions: tuple[list[str], list[str], list[int]] = ([], [], [])
     relations: list[tuple[str, str, str, str]] = []
-    current: Counter[str] = Counter()
+    current = defaultdict[str, int](int)
     for record in found:
         named, related = extract(record.content, record.author)
         for one in named:
