@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction, json_column
+from portico.extend import Damaged, Transaction, json_column
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
@@ -203,6 +203,15 @@ def findable(record: Record) -> str:
 def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
     found = tx.all(Record, f"{SELECT} where memory.id in :ids", {"ids": list(ids)})
     return {one.id: one for one in found}
+
+
+def fetch_named(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
+    """As `fetch`, of those that another table or an index has just named: one that is not there is damage."""
+    found = fetch(tx, ids)
+    lost = next((id for id in ids if id not in found), None)
+    if lost is not None:
+        raise Damaged(f"The memory {lost} is named in the store, and is not in its table. Restore a backup.")
+    return found
 
 
 def allowed(
