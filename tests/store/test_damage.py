@@ -6,9 +6,11 @@ import asyncio
 import logging
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.errors import Damaged, StoreError
 
-PAGE = 4096
+PAGE = 8192
 
 
 def flip(data: bytearray, chance: random.Random) -> None:
@@ -47,6 +49,13 @@ def swapped(data: bytearray, chance: random.Random) -> None:
     data[one : one + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[one : one + PAGE]
 
 
+def halves(data: bytearray, chance: random.Random) -> None:
+    """As a disk whose blocks are smaller than a page may mix them up."""
+    half = PAGE // 2
+    one, other = (chance.randrange(1, len(data) // half) * half for _ in range(2))
+    data[one : one + half], data[other : other + half] = data[other : other + half], data[one : one + half]
+
+
 def cut(data: bytearray, chance: random.Random) -> None:
     del data[chance.randrange(1, len(data)) :]
 
@@ -58,7 +67,16 @@ def letters(data: bytearray, chance: random.Random) -> None:
         data[at] = chance.choice([0x80, 0xC3, 0xFF])
 
 
-KINDS: list[Callable[[bytearray, random.Random], None]] = [flip, beginning, schema, zeroes, swapped, cut, letters]
+KINDS: list[Callable[[bytearray, random.Random], None]] = [
+    flip,
+    beginning,
+    schema,
+    zeroes,
+    swapped,
+    halves,
+    cut,
+    letters,
+]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +118,20 @@ async def test_whatever_is_damaged_it_is_an_error_of_ours(
                 await memories.close()
     except (StoreError, MemoryRefusal):
         pass
+
+
+async def test_a_memory_that_an_index_alone_has_is_damage(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(whole)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("pragma writable_schema = on")
+        ids = dict(connection.execute("select name, rootpage from sqlite_master"))
+        empty = ids["sqlite_autoindex_memory_gone_1"]
+        connection.execute("update sqlite_master set rootpage = ? where name = 'sqlite_autoindex_memory_1'", [empty])
+    async with Database(path) as database:
+        memories = Memories(database)
+        with pytest.raises(MemoryRefusal, match="damaged"):
+            await memories.recall("", memories.filter(""))
 
 
 async def test_texts_that_are_none_are_damage(whole: bytes, tmp_path: Path) -> None:

@@ -257,6 +257,29 @@ async def test_many_runs_once_for_each_row(db: Database) -> None:
     assert await db.read(lambda tx: tx.one(int, "select count(*) from item")) == 9
 
 
+async def test_rows_may_be_given_as_columns(db: Database) -> None:
+    def fill(tx: Transaction) -> list[int]:
+        sql = "insert into item (name, count) values (?, ?)"
+        return [tx.fill(sql, columns) for columns in ((["a", "b", "c"], [1, 2, 3]), (["d"], [4]), ([], []))]
+
+    assert await db.write(fill) == [3, 1, 0]
+    rows = await db.read(lambda tx: tx.all(tuple[str, int], "select name, count from item order by name"))
+    assert rows == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+
+
+@pytest.mark.parametrize("column", [["red", "gr\0een"], ["gr\0een"], ["gr\0een", None]])
+async def test_a_nul_is_found_in_a_column(db: Database, column: list[str | None]) -> None:
+    with pytest.raises(UnfitValue):
+        await db.write(lambda tx: tx.fill("insert into item (name, count) values (?, ?)", (column, [1] * len(column))))
+    assert await db.read(lambda tx: tx.one(int, "select count(*) from item")) == 0
+
+
+async def test_columns_of_different_lengths_write_nothing(db: Database) -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        await db.write(lambda tx: tx.fill("insert into item (name, count) values (?, ?)", (["a", "b", "c"], [1, 2])))
+    assert await db.read(names) == []
+
+
 async def test_run_tells_how_many_rows_it_changed(db: Database) -> None:
     await db.write(lambda tx: [add(tx, name) for name in "abc"])
     assert await db.write(lambda tx: tx.run("update item set count = 1 where name <> 'a'")) == 2

@@ -9,10 +9,13 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import postgres
+from portico.store.connection_threads import TransactionJob
 from portico.store.database import Database
 from portico.store.errors import OutcomeUnknown
+from portico.store.sqlite import Sqlite
 from portico.store.transaction import Transaction
 from storm import times
 
@@ -30,6 +33,40 @@ async def test_a_commit_waits_for_the_disk(sqlite_url: str) -> None:
             ]
         )
     assert told == ["wal", 2, 1, 1]
+
+
+async def test_a_new_store_has_large_pages_and_another_keeps_its_own(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "small.db")
+    connection.executescript("pragma page_size = 4096; create table one (id integer); insert into one values (7);")
+    connection.close()
+    sizes = []
+    for name in ("small.db", "large.db"):
+        async with Database(tmp_path / name) as db:
+            await db.write(lambda tx: tx.run("create table if not exists one (id bigint)"))
+            await db.write(lambda tx: tx.run("insert into one (id) values (8)"))
+            sizes.append(await db.read(lambda tx: (tx.one(int, "pragma page_size"), tx.all(int, "select id from one"))))
+    assert sizes == [(4096, [7, 8]), (8192, [8])]
+
+
+async def test_the_long_log_of_many_rows_is_written_back_after_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    writer = Sqlite(str(path), Mock(), patience=1.0, connections=1)._new_writer()
+
+    def perform(fn: Callable[[Transaction], Any]) -> Any:
+        job = TransactionJob(fn, asyncio.get_running_loop().create_future(), writes=True)
+        writer.perform([job], lambda: None)
+        assert job.failure is None
+        return job.value
+
+    perform(lambda tx: tx.run("create table one (id bigint primary key, text text)"))
+    writer.rest()
+    perform(lambda tx: tx.fill("insert into one (id, text) values (?, ?)", (range(30_000), ["x" * 2000] * 30_000)))
+    answered = path.stat().st_size
+    writer.rest()
+    assert answered < 30_000 * 2000 < path.stat().st_size
+    # From now on SQLite does it again by itself.
+    assert perform(lambda tx: tx.one(int, "pragma wal_autocheckpoint")) > 0
+    writer.close()
 
 
 async def whole_pairs(db: Database) -> set[int]:

@@ -19,6 +19,9 @@ _WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+")
 # The same for ASCII, and a capital that follows a small letter or begins a word after other capitals; both as they are
 # found most quickly.
 _ASCII_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9]+(?:(?:\.[0-9]+)+|[A-Za-z0-9]*)")
+# Where no digit follows a full stop there is no version number, and what separates words may become spaces.
+_MAY_BE_VERSION = re.compile(r"\.[0-9]")
+_SPACED = bytes(one if chr(one).isascii() and chr(one).isalnum() else 32 for one in range(256))
 _CAMEL = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z][a-z]{2})")
 _CAMEL_WORD = re.compile(r"\b\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
 _CAMEL_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -45,7 +48,9 @@ STOP = listed(
 def words(lower: str) -> list[str]:
     """The words of a lowered text, in order."""
     if lower.isascii():
-        return _ASCII_WORD.findall(lower)
+        if _MAY_BE_VERSION.search(lower):
+            return _ASCII_WORD.findall(lower)
+        return lower.encode().translate(_SPACED).decode().split()
     return [one for word in _WORD.findall(lower) for one in ((word,) if word.isascii() else _without_accents(word))]
 
 

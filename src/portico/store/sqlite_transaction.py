@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import contains
 from typing import Any
@@ -46,6 +46,12 @@ class SqliteTransaction(Transaction):
         bound = rows if _are_plain(rows) else map(_bound, rows)
         return self._connection.executemany(for_sqlite(sql), bound).rowcount if rows else 0
 
+    def _fill(self, sql: str, columns: Sequence[Sequence[Any]]) -> int:
+        if len(columns[0]) < 2 or not all(map(_is_plain, columns)):
+            return super()._fill(sql, columns)
+        # One tuple serves for all rows, so that there is nothing for the garbage collector.
+        return self._connection.executemany(for_sqlite(sql), zip(*columns, strict=True)).rowcount
+
     def _script(self, sql: str, _: Any) -> None:
         # `executescript` would commit first.
         statement = ""
@@ -69,16 +75,17 @@ def _are_plain(rows: list[Parameters]) -> bool:
     other is much quicker than one row after the other."""
     if set(map(type, rows)) != {tuple} or len(set(map(len, rows))) != 1:
         return False
-    for at in range(len(rows[0])):
-        column = [row[at] for row in rows]  # type: ignore[index]
-        kinds = set(map(type, column))
-        if list in kinds:
-            return False
-        if str in kinds:
-            texts = column if len(kinds) == 1 else [value for value in column if type(value) is str]
-            if any(map(contains, texts, repeat("\0"))):
-                return False
-    return True
+    return all(_is_plain([row[at] for row in rows]) for at in range(len(rows[0])))  # type: ignore[index]
+
+
+def _is_plain(column: Sequence[Any]) -> bool:
+    kinds = set(map(type, column))
+    if list in kinds:
+        return False
+    if str not in kinds:
+        return True
+    texts = column if len(kinds) == 1 else [value for value in column if type(value) is str]
+    return not any(map(contains, texts, repeat("\0")))
 
 
 def _bound(parameters: Parameters) -> Any:

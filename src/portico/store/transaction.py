@@ -67,6 +67,11 @@ class Transaction:
         count: int = self._do(self._many, sql, rows)
         return count
 
+    def fill(self, sql: str, columns: Sequence[Sequence[Any]]) -> int:
+        """As `many`, with the parameters given column by column: of very many rows that is the quickest way."""
+        count: int = self._do(self._fill, sql, columns)
+        return count
+
     def all(self, kind: type[T], sql: str, parameters: Parameters = ()) -> list[T]:
         columns, rows = self._do(self._fetch, sql, parameters)
         return decode(kind, columns, rows)
@@ -162,7 +167,7 @@ class Transaction:
         cursor = self._execute(sql, parameters)
         if cursor.description is None:
             raise BadStatement(f"This gives no rows: {sql}")
-        return tuple(column[0] for column in cursor.description), cursor.fetchall()
+        return tuple([column[0] for column in cursor.description]), cursor.fetchall()
 
     # What an engine brings.
 
@@ -172,6 +177,9 @@ class Transaction:
 
     def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
         raise NotImplementedError
+
+    def _fill(self, sql: str, columns: Sequence[Sequence[Any]]) -> int:
+        return self._many(sql, zip(*columns, strict=True))
 
     def _script(self, sql: str, _: Any) -> None:
         raise NotImplementedError

@@ -48,6 +48,11 @@ def test_words_of_code_and_of_other_scripts_are_found(text: str, wanted: set[str
     assert wanted <= terms(text)
 
 
+@given(st.text(alphabet="aZ19._-'/#\n\x1c\t "))
+def test_words_do_not_depend_on_a_version_number_behind_them(text: str) -> None:
+    assert words(f"{text} 1.2") == [*words(text), "1.2"]
+
+
 @pytest.mark.parametrize("text", ["", " ", "\0", "\ud800", "\u202e\u2066", "'\"`", "👩‍👩‍👧‍👦", "!!!", "the of and"])
 def test_a_text_may_have_no_words(text: str) -> None:
     assert terms(text) == set()

@@ -8,6 +8,7 @@ A memory is found by the day it was made, and by the days it speaks of: `8 May`,
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from datetime import date, timedelta
 from functools import lru_cache
 
@@ -30,28 +31,35 @@ _RELATIVE = re.compile(
     r"|last (?P<weekday>mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6})\b"
 )
 _NEAR = {"yesterday": -1, "last night": -1, "tomorrow": 1}
-# A text without any of these has no relative date, and this test is much quicker.
-_NEAR_WORDS = ("yesterday", "last ", "today", "tonight", "tomorrow", "morning", " ago")
-# Nor has one a day where no digit comes after a space, before one, or before a letter or a hyphen.
-_HAS_DAY = re.compile(r"\d(?:(?<=\s\d)|-|\s|st|nd|rd|th)")
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
 _HAS_MONTH = re.compile("|".join(_NUMBER_OF_MONTH))
+
+
+def _quick(pattern: str) -> dict[bool, re.Pattern[str]]:
+    """What rules out most texts, for those that are ASCII and for others."""
+    return {True: re.compile(pattern.replace(r"\d", "[0-9]")), False: re.compile(pattern)}
+
+
+# What `8 May` has in it, and what `May 8` has.
+_HAS_DAY_MONTH = _quick(rf"\d(?:st|nd|rd|th)?(?:\s+of)?\s+(?:{_HAS_MONTH.pattern})")
+_HAS_DAY_AFTER_SPACE = _quick(r"\d(?<=\s\d)")
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
 # The first and the last moment that a date can have, with a margin for what is added to it.
 _EARLIEST, _LATEST = -62_000_000_000_000, 253_000_000_000_000
 
 
-def date_words(text: str, at: int | None = None) -> set[str]:
+def date_words(text: str, at: int | None = None) -> Set[str]:
     """The date words of a lowered text, and of the moment it was written, in milliseconds."""
     found = _spoken(text)
     if at is None or not _EARLIEST < at < _LATEST:
         return found
     day = _day(at // _DAY_MS)
-    return found | _of(day) | _relative(text, day)
+    near = _relative(text, day)
+    return _of(day).union(found, near) if found or near else _of(day)
 
 
-def relative_words(text: str, at: int) -> set[str]:
+def relative_words(text: str, at: int) -> Set[str]:
     """The date words of phrases such as “yesterday”, relative to the moment."""
     if not _EARLIEST < at < _LATEST:
         return set()
@@ -70,18 +78,31 @@ def _of(day: date) -> frozenset[str]:
 
 
 def _spoken(text: str) -> set[str]:
-    if not _HAS_DAY.search(text):
-        return set()
+    is_ascii = text.isascii()
     pairs = [(one[2], int(one[1])) for one in _ISO.finditer(text)] if "-" in text else []
-    if _HAS_MONTH.search(text):
+    if _HAS_DAY_MONTH[is_ascii].search(text):
         pairs += [(one[1], _NUMBER_OF_MONTH[one[2][:3]]) for one in _DAY_MONTH.finditer(text)]
+    if _HAS_DAY_AFTER_SPACE[is_ascii].search(text) and _HAS_MONTH.search(text):
         pairs += [(one[2], _NUMBER_OF_MONTH[one[1][:3]]) for one in _MONTH_DAY.finditer(text)]
     return {f"@{int(day)}/{month}" for day, month in pairs}
 
 
+def _has_near_word(text: str) -> bool:
+    """Without one there is no relative date. Written out, because that is quicker than a loop or a pattern."""
+    return (
+        "yesterday" in text
+        or "last " in text
+        or "today" in text
+        or "tonight" in text
+        or "tomorrow" in text
+        or "morning" in text
+        or " ago" in text
+    )
+
+
 def _relative(text: str, day: date) -> set[str]:
     found: set[str] = set()
-    if not any(word in text for word in _NEAR_WORDS):
+    if not _has_near_word(text):
         return found
     for one in _RELATIVE.finditer(text):
         if one["day"]:

@@ -9,7 +9,8 @@ An unexpected row is overwritten: a damaged index must not prevent a memory from
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 
 from portico.extend import Transaction
@@ -122,17 +123,36 @@ def posting_weight(count: int, length: int, in_head: bool) -> int:
     return round(ONE * fullness) << 1 | in_head
 
 
-def _postings(readings: Iterable[tuple[int, TextTerms]]) -> list[Posting]:
-    """In the order of the index, which is the quickest way to fill it."""
-    by_term = defaultdict[str, list[Posting]](list)
+def _postings(readings: Sequence[tuple[int, TextTerms]]) -> tuple[list[str], list[int], list[int]]:
+    """As columns: terms, seats, weights. In the order of the index, which is the quickest way to fill it."""
+    if len(readings) == 1:
+        [(seat, reading)] = readings
+        weighed = sorted(zip(reading.terms, _weights(reading), strict=True))
+        return [term for term, _ in weighed], [seat] * len(weighed), [weight for _, weight in weighed]
+    by_term = defaultdict[str, tuple[list[int], list[int]]](lambda: ([], []))
     for seat, reading in sorted(readings, key=itemgetter(0)):
-        heads, length = reading.heads, reading.length
-        # Of most words there is one.
-        once = posting_weight(1, length, False), posting_weight(1, length, True)
-        for term, count in reading.terms.items():
-            weight = once[term in heads] if count == 1 else posting_weight(count, length, term in heads)
-            by_term[term].append((term, seat, weight))
-    return [posting for term in sorted(by_term) for posting in by_term[term]]
+        for term, weight in zip(reading.terms, _weights(reading), strict=True):
+            seats, weights = by_term[term]
+            seats.append(seat)
+            weights.append(weight)
+    columns: tuple[list[str], list[int], list[int]] = ([], [], [])
+    for term in sorted(by_term):
+        seats, weights = by_term[term]
+        columns[0].extend(repeat(term, len(seats)))
+        columns[1].extend(seats)
+        columns[2].extend(weights)
+    return columns
+
+
+def _weights(reading: TextTerms) -> list[int]:
+    """Those of the terms of a text, in their order."""
+    heads, length = reading.heads, reading.length
+    # Of most words there is one.
+    once = posting_weight(1, length, False), posting_weight(1, length, True)
+    return [
+        once[term in heads] if count == 1 else posting_weight(count, length, term in heads)
+        for term, count in reading.terms.items()
+    ]
 
 
 def _write(tx: Transaction, rows: list[_Seated], readings: list[tuple[int, TextTerms]]) -> None:
@@ -142,7 +162,7 @@ def _write(tx: Transaction, rows: list[_Seated], readings: list[tuple[int, TextT
         "substance = excluded.substance, marks = excluded.marks, model = null",
         rows,
     )
-    tx.many(
+    tx.fill(
         "insert into memory_posting (term, seat, weight) values (?, ?, ?) "
         "on conflict (term, seat) do update set weight = excluded.weight",
         _postings(readings),

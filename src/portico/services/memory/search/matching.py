@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -50,6 +51,9 @@ class Postings(Struct):
     seats: list[int] = []
     weights: list[int] = []
 
+
+# The same as one row of the index: the number of the term, the position, the weight.
+Row = tuple[int, int, int]
 
 # What makes one list of a column: to fetch as many rows would take longer than to read it.
 SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]')"
@@ -257,8 +261,12 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     long words are seldom frequent."""
     longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
     found = Matches({term: terms[term] for term in longest}, memories)
+    by_seat = found.by_seat
+    get = by_seat.get
     for postings, term in _rare(tx, longest, scope) or _frequent(tx, longest, scope):
-        found.add(term, postings, len(postings.seats))
+        worth = found.enter(term, len(postings))
+        for _, seat, weight in postings:
+            by_seat[seat] = get(seat, 0) + worth[weight]
     # Two texts that are alike share most of their words, so at least some of the long ones.
     least = math.ceil(len(found.order) / 4)
     return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
@@ -330,39 +338,37 @@ def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most:
     return Postings(numbers(seats), numbers(weights))
 
 
-def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[Postings, str]]:
+def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
     """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
     first."""
     first = positions.first_of_scope(scope)
-    values: dict[str, Any] = {f"term_{number}": term for number, term in enumerate(terms)}
-    values |= {"first": first, "end": first + positions.SCOPE}
-    read = [Postings() for _ in terms]
-    for number, seat, weight in tx.all(tuple, _rare_of(len(terms)), values):
-        read[number].seats.append(seat)
-        read[number].weights.append(weight)
-    found = [(postings, term) for postings, term in zip(read, terms, strict=True) if postings.seats]
-    return sorted(found, key=lambda one: len(one[0].seats))
+    values = term_values(terms) | {"first": first, "end": first + positions.SCOPE}
+    read: list[list[Row]] = [[] for _ in terms]
+    for row in tx.all(tuple, _rare_of(len(terms)), values):
+        read[row[0]].append(row)
+    found = [(rows, term) for rows, term in zip(read, terms, strict=True) if rows]
+    return sorted(found, key=lambda one: len(one[0]))
 
 
 @lru_cache(FEW_TERMS)
 def _rare_of(terms: int) -> str:
-    """The statement for so many terms. It sees in the index which are frequent, so that their postings are not fetched;
-    the first limit is for SQLite, which does not see it before it has gone through all of them."""
-    source = "from memory_posting where term = :term_{0} and seat >= :first and seat < :end"
+    """The statement for so many terms. Of a frequent one, which has a posting after the last that is wanted, the range
+    of what is read is empty."""
+    source = "from memory_posting where term = :term_{0} and seat >= :first and seat <"
     one = (
-        f"select * from (select {{0}} as number, seat, weight {source} limit {FEW_POSTINGS}) as term_{{0}} "
-        f"where not exists (select 1 {source} limit 1 offset {FEW_POSTINGS - 1})"
+        f"select {{0}} as number, seat, weight {source} "
+        f"coalesce((select :first {source} :end limit 1 offset {FEW_POSTINGS - 1}), :end)"
     )
-    return " union all ".join(one.format(number) for number in range(terms))
+    return one_by_one(one, terms)
 
 
-def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[Postings, str]]:
+def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
     """The first of these terms that a memory of a scope has, and its newest postings: it distinguishes little, but is
     all there is."""
-    for term in terms:
+    for number, term in enumerate(terms):
         postings = _postings_of(tx, term, [scope], FEW_POSTINGS)
         if postings.seats:
-            return [(postings, term)]
+            return [(list(zip(repeat(number), postings.seats, postings.weights)), term)]
     return []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -34,33 +33,36 @@ def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) ->
     """The terms of a text that was written at a moment, in milliseconds. Code in fences is found by its words, but it
     neither begins a text nor sets a flag. A label is a tag, or where the text comes from; its words count as if the
     text began with them."""
-    plain, code = prose(text), ""
-    if len(plain) < len(text):
-        code = " ".join(_CODE.findall(text))
+    plain = prose(text)
     lower = plain.lower()
     spoken = words(lower)
-    rest = [*words(code.lower()), *camel_parts(text)]
-    said = list(map(term_of, spoken + rest))
-    terms: dict[str, int] = Counter(said)
+    said = list(map(term_of, spoken))
+    heads = set(said[:HEAD])
+    rest = camel_parts(text)
+    if len(plain) < len(text):
+        rest = [*words(" ".join(_CODE.findall(text)).lower()), *rest]
+    if rest:
+        said += map(term_of, rest)
+    terms: dict[str, int] = {}
+    for term in said:
+        terms[term] = terms.get(term, 0) + 1
     terms.pop("", None)
     substance = len(terms)
     if substance > MOST_TERMS:
         # Before the labels, which come in no order: a text has the same terms each time it is read.
         terms = dict(list(terms.items())[:MOST_TERMS])
-    heads = set(said[: min(HEAD, len(spoken))])
     for term in label_terms(labels):
         heads.add(term)
         terms[term] = terms.get(term, 0) + 1
-    for word in date_words(lower, at):
-        term = stem(word)
+    for term in map(stem, date_words(lower, at)):
         heads.add(term)
         terms.setdefault(term, 1)
-    return TextTerms(terms, heads, len(spoken) + len(rest), substance, text_flags(plain, lower, spoken))
+    return TextTerms(terms, heads, len(said), substance, text_flags(plain, lower, spoken))
 
 
 def label_terms(labels: Iterable[str | None]) -> set[str]:
     """The terms of tags and of names of files: `user-auth`, `docs/adr/0007-storage.md`, `UserStore.java`."""
-    said = " ".join(label for label in labels if label)
+    said = " ".join(filter(None, labels))
     if not said:
         return set()
     return {term for word in (*words(said.lower()), *camel_parts(said)) if (term := term_of(word))}
@@ -68,7 +70,7 @@ def label_terms(labels: Iterable[str | None]) -> set[str]:
 
 def prose(text: str) -> str:
     """The text without its code."""
-    return _CODE.sub(" ", text)
+    return _CODE.sub(" ", text) if "```" in text else text
 
 
 @lru_cache(65536)
@@ -104,31 +106,33 @@ _REPLIES_OF_TWO = {("got", "it"), ("makes", "sense"), ("can", "you"), ("you", "r
 _STANDING_FIRST = listed("always never please whenever")
 _STANDING = re.compile(r"^\s*(?:from now on|when i ask)\b|\bi prefer\b|\bwhen(?:ever)? i ask\b")
 _STANDING_WORDS = listed("prefer ask now")
+_OF_WORD = dict.fromkeys(_TIME, TIME) | dict.fromkeys(_SELF, SPEAKS_OF_SELF) | dict.fromkeys(_OTHER, SPEAKS_TO_OTHER)
+_TELLING = _STANDING_WORDS.union(_OF_WORD)
 # A look back is quicker than to begin with what is found everywhere.
 _NAMES = re.compile(r" [A-Z](?<=[a-z,;] [A-Z])[a-z]")
 _WHEN = re.compile(r"\d(?<=\b\d)(?:\d{3}\b|\d*(?:st|nd|rd|th)\b)")
-_DIGIT = re.compile(r"\d")
+_DIGIT, _ASCII_DIGIT = re.compile(r"\d"), re.compile("[0-9]")
 # The rest of a long text is of the same kind.
 _ENOUGH = 8000
 
 
 def text_flags(plain: str, lower: str, spoken: list[str]) -> int:
     """The flags of a text without its code, given also in lower case and as words."""
-    different = set(spoken)
+    telling = _TELLING.intersection(spoken)
     flags = QUESTION if "?" in plain else 0
-    if _DIGIT.search(lower):
+    if number := (_ASCII_DIGIT if lower.isascii() else _DIGIT).search(lower):
         flags |= NUMBER
-        if _WHEN.search(lower, 0, _ENOUGH):
+        if _WHEN.search(lower, number.start(), _ENOUGH):
             flags |= TIME
-    for flag, any_of in ((TIME, _TIME), (SPEAKS_OF_SELF, _SELF), (SPEAKS_TO_OTHER, _OTHER)):
-        if not different.isdisjoint(any_of):
-            flags |= flag
+    for word in telling:
+        flags |= _OF_WORD.get(word, 0)
     if _NAMES.search(plain, 0, _ENOUGH):
         flags |= NAMES
     if spoken and (spoken[0] in _REPLIES or tuple(spoken[:2]) in _REPLIES_OF_TWO):
         flags |= REPLIES
     if spoken and (
-        spoken[0] in _STANDING_FIRST or (different & _STANDING_WORDS and _STANDING.search(lower, 0, _ENOUGH))
+        spoken[0] in _STANDING_FIRST
+        or (not telling.isdisjoint(_STANDING_WORDS) and _STANDING.search(lower, 0, _ENOUGH))
     ):
         flags |= STANDING
     return flags

@@ -46,7 +46,7 @@ def _open(tx: Transaction, homes: tuple[str, ...], limit: int) -> list[Dispute]:
     found = tx.all(
         Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
     )
-    known = records.fetch(tx, list({id for one in found for id in (one.memory, one.other)}))
+    known = records.fetch_named(tx, list({id for one in found for id in (one.memory, one.other)}))
     shown: list[Dispute] = []
     for one in found:
         here, there = known[one.memory], known[one.other]

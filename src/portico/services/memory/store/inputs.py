@@ -52,8 +52,10 @@ def replaced(before: str) -> list[str]:
 
 def label(text: str | None, name: str) -> str | None:
     """A short text beside the content: a source, an author, a path. Empty is none."""
-    text = bounded_label(text, name)
-    return texts.storable(text.strip()) if text is not None and text.strip() else None
+    if not text:
+        return None
+    bounded_label(text, name)
+    return texts.storable(text.strip()) or None
 
 
 def bounded_label(text: str | None, name: str) -> str | None:
@@ -70,6 +72,8 @@ def labels(given: Any) -> dict[str, Any]:
 
 def tags(given: Sequence[str]) -> list[str]:
     """In small letters, with hyphens for spaces and commas, each once, in the order they were given."""
+    if not given:
+        return []
     found = dict.fromkeys(
         _BREAKS.sub("-", texts.storable(one).strip(" \t\n,#")).casefold() for one in bounded_tags(given)
     )

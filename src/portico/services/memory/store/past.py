@@ -59,7 +59,7 @@ def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, m
     if not words:
         return [(one, False) for one in selection.matching(tx, known, limit=most, at=moment)]
     scored = recall.recall(tx, words, known, most, at=moment, mode="text")
-    found = records.fetch(tx, [one.memory for one in scored])
+    found = records.fetch_named(tx, [one.memory for one in scored])
     return [(found[one.memory], not one.weak) for one in scored]
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction, json_column
+from portico.extend import Damaged, Transaction, json_column
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
@@ -30,6 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
+_TAGS = COLUMNS.index("tags")
 _ID = re.compile(r"[0-9a-f]{4,64}")
 # How many characters of a digest the index has.
 INDEXED_DIGEST = 16
@@ -92,7 +93,11 @@ def whence(record: Record) -> str:
 
 
 def insert(tx: Transaction, records: Sequence[Record]) -> None:
-    tx.many(_INSERT, [tuple(_row(one).values()) for one in records])
+    if not records:
+        return
+    columns: list[Sequence[Any]] = list(zip(*map(msgspec.structs.astuple, records), strict=True))
+    columns[_TAGS] = [json_column(one.tags) for one in records]
+    tx.fill(_INSERT, columns)
     _tag(tx, records)
     told(tx, records)
 
@@ -198,6 +203,15 @@ def findable(record: Record) -> str:
 def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
     found = tx.all(Record, f"{SELECT} where memory.id in :ids", {"ids": list(ids)})
     return {one.id: one for one in found}
+
+
+def fetch_named(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
+    """As `fetch`, of those that another table or an index has just named: one that is not there is damage."""
+    found = fetch(tx, ids)
+    lost = next((id for id in ids if id not in found), None)
+    if lost is not None:
+        raise Damaged(f"The memory {lost} is named in the store, and is not in its table. Restore a backup.")
+    return found
 
 
 def allowed(

@@ -23,7 +23,7 @@ def matching(
 ) -> list[Record]:
     """The newest first; `after` is the place of one, and those behind it are wanted."""
     found = listed(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
-    rows = records.fetch(tx, [id for _, id in found])
+    rows = records.fetch_named(tx, [id for _, id in found])
     return [rows[id] for _, id in found]
 
 

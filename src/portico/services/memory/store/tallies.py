@@ -5,7 +5,7 @@ The current memories of each place are counted in `memory_scope`, and those that
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -19,9 +19,7 @@ Tally = Literal["tag", "branch", "status", "vector"]
 def count(tx: Transaction, memories: Iterable[Record], *, gone: bool = False) -> None:
     """Memories came to be as they are here, or are so no more."""
     step = -1 if gone else 1
-    tags: Counter[str] = Counter()
-    branches: Counter[str] = Counter()
-    statuses: Counter[str] = Counter()
+    tags, branches, statuses = (defaultdict[str, int](int) for _ in range(3))
     for one in memories:
         if one.status != "active":
             statuses[one.status] += step
@@ -45,12 +43,13 @@ def recount(tx: Transaction, before: Record, after: Record) -> None:
 def add(tx: Transaction, kind: Tally, steps: Mapping[str, int]) -> None:
     # In the order of their names, so that two who count the same at once do not wait for each other in a circle.
     rows = [(kind, name, step) for name, step in sorted(steps.items()) if step]
-    if rows:
-        tx.many(
-            "insert into memory_tally (kind, name, memories) values (?, ?, ?) "
-            "on conflict (kind, name) do update set memories = memory_tally.memories + excluded.memories",
-            rows,
-        )
+    if not rows:
+        return
+    tx.many(
+        "insert into memory_tally (kind, name, memories) values (?, ?, ?) "
+        "on conflict (kind, name) do update set memories = memory_tally.memories + excluded.memories",
+        rows,
+    )
     fewer = [(kind, name) for kind, name, step in rows if step < 0]
     if fewer:
         tx.many("delete from memory_tally where kind = ? and name = ? and memories <= 0", fewer)
