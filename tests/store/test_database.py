@@ -169,6 +169,17 @@ async def test_a_tuple_is_a_row_and_a_plain_type_is_its_only_column(db: Database
     assert await db.read(lambda tx: tx.one(float, "select avg(count) from item")) == 1.5
 
 
+async def test_a_tuple_may_have_lists_of_json(db: Database) -> None:
+    await db.write(lambda tx: (add(tx, "a", count=1), add(tx, "a", count=2), add(tx, "b", count=3)))
+    listed = "coalesce(cast(json_agg(item.{0}) as text), '[]')"
+    sql = f"select name, {listed.format('count')} from item group by name order by name"
+    assert await db.read(lambda tx: tx.all(tuple[str, list[int]], sql)) == [("a", [1, 2]), ("b", [3])]
+    rows = f"select {listed.format('count')}, {listed.format('name')} from item where name = 'c'"
+    assert await db.read(lambda tx: tx.one(tuple[list[int], list[str]], rows)) == ([], [])
+    with pytest.raises(UnfitRow, match="Expected `int`"):
+        await db.read(lambda tx: tx.all(tuple[list[int]], f"select {listed.format('name')} from item"))
+
+
 async def test_one_wants_one_row_and_maybe_takes_none(db: Database) -> None:
     assert await db.read(lambda tx: tx.maybe(Item, "select id, name from item")) is None
     assert await db.read(lambda tx: tx.maybe(int, "select max(count) from item")) is None

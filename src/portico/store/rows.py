@@ -1,7 +1,8 @@
 """Rows to typed values, and values to JSON.
 
 A row becomes a Struct by the names of its columns, a tuple by their order, or anything else when there is one column. A
-bare `tuple` is what the driver gives, which is quicker where there are very many.
+bare `tuple` is what the driver gives, which is quicker where there are very many; so are the plain values of a tuple
+that has JSON too.
 What is not a plain value is JSON in its column; `msgspec.Raw` is JSON that is kept as it is, and empty for null.
 """
 
@@ -44,7 +45,7 @@ def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[li
     if kind is tuple:
         return lambda rows: rows
     if get_origin(kind) is tuple:
-        return lambda rows: msgspec.convert(rows, list[kind], strict=False)
+        return _tuple_reader(kind)
     if len(columns) != 1:
         raise UsageError(
             f"The statement gives {len(columns)} columns ({', '.join(columns)}), and one is a {_name(kind)}."
@@ -54,6 +55,21 @@ def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[li
     if open_column is None:
         return lambda rows: msgspec.convert([value for (value,) in rows], many, strict=False)
     return lambda rows: [open_column(value) for (value,) in rows]
+
+
+def _tuple_reader(kind: Any) -> Callable[[list[Row]], list[Any]]:
+    openers = [_opener(one) for one in get_args(kind)]
+    if not any(openers):
+        return lambda rows: msgspec.convert(rows, list[kind], strict=False)
+
+    def read(rows: list[Row]) -> list[Any]:
+        # What was JSON fits already, and to look at long lists once more would take as long again.
+        return [
+            tuple([value if opener is None else opener(value) for opener, value in zip(openers, row, strict=True)])
+            for row in rows
+        ]
+
+    return read
 
 
 def _struct_reader(kind: type[Struct], columns: tuple[str, ...]) -> Callable[[list[Row]], list[Any]]:

@@ -16,7 +16,6 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from portico.extend import Transaction
@@ -58,7 +57,6 @@ Row = tuple[int, int, int]
 # What makes one list of a column: to fetch as many rows would take longer than to read it.
 SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]')"
 WEIGHTS = "coalesce(cast(json_agg(p.weight) as text), '[]')"
-numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class Matches:
@@ -300,8 +298,9 @@ def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str
         "where p.seat in :seats and p.term in :terms group by p.term"
     )
     found = {term: Postings() for term in terms}
-    for term, at, weights in tx.all(tuple, sql, {"terms": list(terms), "seats": list(seats)}):
-        found[term] = Postings(numbers(at), numbers(weights))
+    values = {"terms": list(terms), "seats": list(seats)}
+    for term, at, weights in tx.all(tuple[str, list[int], list[int]], sql, values):
+        found[term] = Postings(at, weights)
     return found
 
 
@@ -326,16 +325,15 @@ def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] 
     """Those that some memory has."""
     source, values = within(scopes)
     sql = one_by_one(f"select {{0}}, {SEATS}, {WEIGHTS} from {source} p.term = :term_{{0}}", len(terms))
-    found = tx.all(tuple, sql, values | term_values(terms)) if terms else []
-    return {terms[one]: Postings(numbers(seats), numbers(weights)) for one, seats, weights in found if seats != "[]"}
+    found = tx.all(tuple[int, list[int], list[int]], sql, values | term_values(terms)) if terms else []
+    return {terms[number]: Postings(seats, weights) for number, seats, weights in found if seats}
 
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> Postings:
     source, values = within(scopes)
     newest = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
     sql = f"select {SEATS}, {WEIGHTS} from ({newest}) as p"
-    [(seats, weights)] = tx.all(tuple, sql, {"term": term, "most": most, **values})
-    return Postings(numbers(seats), numbers(weights))
+    return Postings(*tx.one(tuple[list[int], list[int]], sql, {"term": term, "most": most, **values}))
 
 
 def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:

@@ -16,7 +16,6 @@ from portico.services.memory.search.matching import (
     UNIT,
     Matches,
     newest_first,
-    numbers,
     one_by_one,
     term_values,
     within,
@@ -86,10 +85,11 @@ def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, mem
         return _by_word(tx, words, source, values)
     newest = f"select p.seat from {source} p.term = :term_{{0}} order by {newest_first(scopes)} limit {MOST_POSTINGS}"
     sql = one_by_one(f"select {{0}}, {SEATS} from ({newest}) as p", len(words))
-    return {words[number]: numbers(seats) for number, seats in tx.all(tuple, sql, values | term_values(words))}
+    found = tx.all(tuple[int, list[int]], sql, values | term_values(words))
+    return {words[number]: seats for number, seats in found}
 
 
 def _by_word(tx: Transaction, words: list[str], source: str, values: dict[str, Any]) -> dict[str, list[int]]:
     # Most of them no memory has, so a list is quicker than to look for each by itself.
     sql = f"select p.term, {SEATS} from {source} p.term in :words group by p.term"
-    return {word: numbers(seats) for word, seats in tx.all(tuple, sql, {"words": words, **values})}
+    return dict(tx.all(tuple[str, list[int]], sql, {"words": words, **values}))

@@ -18,7 +18,6 @@ from operator import mul
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -61,7 +60,6 @@ LITTLE, NEAR = 0.15, 0.35
 # How many of them are kept for each kind of question.
 MOST_SCORES_KEPT = 4096
 _PLACE = positions.PLACES - 1
-_CANDIDATES = msgspec.json.Decoder(list[Candidate])
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
@@ -238,7 +236,7 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, in
         f"select number, memories, exists (select 1 from memory_scope where not ({wanted})) from memory_scope "
         f"where {wanted} limit {MOST_SCOPES + 1}"
     )
-    found = tx.all(tuple, sql, values)
+    found = tx.all(tuple[int, int, bool], sql, values)
     if len(found) > MOST_SCOPES:
         return None, None, filter
     everywhere = bool(found) and not found[0][2]
@@ -369,7 +367,7 @@ def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) ->
         values["scopes"] = list(scopes)
     sql = f"select word, scope, author, words from memory_author_word where word in :words{within}"
     called: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    for word, scope, author, count in tx.all(tuple, sql, values):
+    for word, scope, author, count in tx.all(tuple[str, int, int, int], sql, values):
         called[author, scope, count].append(word)
     meant = {
         (author, scope): [word for word in said if question.names[word]]
@@ -419,4 +417,4 @@ class _CandidateReader:
             "memory_seat.kind, memory_seat.substance, memory_seat.marks)) as text), '[]') "
             f"from {self._source} where memory_seat.seat in :seats and {self._where}"
         )
-        return _CANDIDATES.decode(self._tx.one(str, sql, {**self._values, "seats": seats}))
+        return self._tx.one(list[Candidate], sql, {**self._values, "seats": seats})
