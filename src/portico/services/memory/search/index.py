@@ -27,7 +27,6 @@ ONE = 64
 # What holds the index, those first that refer to others.
 TABLES = ("posting", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
 
-Posting = tuple[str, int, int]
 # A row of memory_seat: seat, memory, author, kind, substance, marks.
 _Seated = tuple[int, str, int | None, int, int, int]
 
