@@ -59,11 +59,13 @@ class ModelLadder:
         if not rungs:
             return None
 
-        async def ask(question: str, tokens: int) -> ModelAnswer | None:
+        async def ask(question: str, tokens: int, is_useful: Callable[[str], object] = bool, /) -> ModelAnswer | None:
             for name, rung in rungs:
                 said = await self._tried(ctx, name, rung, question, tokens)
-                if said is not None:
+                if said is not None and is_useful(said):
                     return ModelAnswer(said, name)
+                if said is not None:
+                    ctx.warning(f"The model of the {name} said nothing of use.", self._access.prefix)
             return None
 
         return ask
@@ -88,7 +90,7 @@ class ModelLadder:
             yield "provider", configured
 
     async def _tried(self, ctx: Context, name: str, rung: Rung, question: str, tokens: int) -> str | None:
-        """What it says, if that is of any use."""
+        """What it says, if that may be stored."""
         try:
             said = await rung(question, tokens)
         except (ToolError, ProtocolError) as refusal:
@@ -98,7 +100,7 @@ class ModelLadder:
             ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self._access.prefix)
             return None
         if not isinstance(said, str) or not said.strip():
-            return None
+            return ""
         try:
             return (await self._access.guard.check(inputs.content(said.strip()))).texts[0]
         except (Blocked, InvalidInput):

@@ -75,7 +75,7 @@ async def plan(
     groups = await asyncio.to_thread(_groups, found, similarity, max(least, 2))
     clusters: list[Cluster] = []
     for group in groups[:MOST_CLUSTERS]:
-        asking = ask if strategy == "summarize" and len(clusters) < MOST_ASKED else None
+        asking = ask if len(clusters) < MOST_ASKED else None
         clusters.append(await _cluster(group, strategy, asking))
     return Plan(strategy, len(found), clusters)
 
