@@ -48,12 +48,10 @@ def _either(names: dict[str, int]) -> str:
 
 
 _ALL, _SURE = _either(NAMES), _either(PLAIN)
-# What states a level only in brackets, as systemd does when it starts.
-_OUTCOMES = {"ok": INFORMATION, "failed": ERROR}
 # `[error]`, `<warn>`, `| INFO |`, `*INFO*`, `[core:error]`, `(WW)`, `[INFO ]`, `[I]`
-_BRACKETED = re.compile(
-    rf"[\[<(|{{*]\s*(?:([\w-]{{1,32}})[:.])?({_ALL}|[DIWEFV]|{_either(_OUTCOMES)})\s*[\]>)|}}*]", re.IGNORECASE
-)
+_BRACKETED = re.compile(rf"[\[<(|{{*]\s*(?:([\w-]{{1,32}})[:.])?({_ALL}|[DIWEFV])\s*[\]>)|}}*]", re.IGNORECASE)
+# What systemd says first when it starts something.
+_OUTCOME = re.compile(r"\s*\[\s*(OK|FAILED)\s*\] ")
 # Brackets one behind the other: `[17][warning][main]`
 _NEXT_BRACKET = re.compile(r"\](?=\[)")
 _KEYED = re.compile(
@@ -100,6 +98,8 @@ class Stated(Struct):
 def stated(text: str, begin: int, most: int = _MOST_WORDS) -> Stated | None:
     """The level that a text states in its head, among the first words from an offset on."""
     head = text[begin : begin + LONGEST_HEAD]
+    if outcome := _OUTCOME.match(head):
+        return Stated(INFORMATION if outcome[1] == "OK" else ERROR, begin, begin)
     if (columns := _in_columns(head)) is not None:
         return Stated(columns[0], begin, begin + columns[1])
     if _REPORT.match(head):
@@ -171,10 +171,7 @@ def _of_word(head: str, word: re.Match[str], *, is_first: bool) -> tuple[int, in
 
 
 def _level(word: str) -> int:
-    if len(word) == 1:
-        return OF_LETTER[word.upper()]
-    name = word.lower()
-    return NAMES[name] if name in NAMES else _OUTCOMES[name]
+    return OF_LETTER[word.upper()] if len(word) == 1 else NAMES[word.lower()]
 
 
 _GUESSES = (
