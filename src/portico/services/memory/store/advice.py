@@ -33,6 +33,10 @@ class ModelAnswer(NamedTuple):
 class Ask(Protocol):
     """Ask whatever model there is; None where there is none, or where none says something that `is_useful`."""
 
+    @property
+    def may_answer_later(self) -> bool:
+        """Whether what kept the models from answering may pass."""
+
     def __call__(
         self, question: str, tokens: int, is_useful: Callable[[str], object] = bool, /
     ) -> Awaitable[ModelAnswer | None]: ...
@@ -165,7 +169,11 @@ async def enrich(
             content, by = answer.text, answer.by
         elif not tags and not context:
             # There are rules for the rest, but none that could write.
-            raise ModelFailed("The model did not write a clearer text, and the memory is as it was. Try again later.")
+            later = ask.may_answer_later
+            advice = "Try again later." if later else "The log of the server says why; trying again does not help."
+            raise ModelFailed(
+                f"The model did not write a clearer text, and the memory is as it was. {advice}", retryable=later
+            )
     if context:
         near = await _near(memories, record)
         answer = None
