@@ -36,6 +36,7 @@ PAIRS = (
     ("what font is taken", "Typography is Inter everywhere"),
     ("how can I undo a migration", "Alembic downgrades to the version before"),
     ("what is our uptime", "The SLO is 99.9 percent"),
+    ("who has access to k8s", "Only Zara may call kubectl"),
 )
 
 
