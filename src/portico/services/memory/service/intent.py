@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple, get_args
 
-from portico.services.memory.store.advice import Ask, quoted
+from portico.services.memory.store.advice import AskModel, quoted
 
 Intent = Literal["howto", "location", "explanation", "comparison", "troubleshoot", "general"]
 INTENTS: tuple[Intent, ...] = get_args(Intent)
@@ -41,7 +41,7 @@ class Detected(NamedTuple):
     by: str
 
 
-async def detect(query: str, ask: Ask | None) -> Detected:
+async def detect(query: str, ask: AskModel | None) -> Detected:
     """A model that says something else is as good as none."""
     answer = None if ask is None else await ask(_question(query), INTENT_TOKENS, _read)
     intent = None if answer is None else _read(answer.text)

@@ -17,7 +17,7 @@ from portico.services.memory.errors import Blocked, InvalidInput, ModelFailed
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.chat_models import ChatModel, chat_model
 from portico.services.memory.store import inputs
-from portico.services.memory.store.advice import Ask, ModelAnswer
+from portico.services.memory.store.advice import AskModel, ModelAnswer
 
 Provider = Callable[[str, int], Awaitable[str]]
 Rung = Callable[[str, int], Awaitable[Any]]
@@ -53,10 +53,10 @@ class ModelLadder:
         self._access = access
         self._provider = _imported(provider)
 
-    def ask(self, ctx: Context) -> Ask | None:
+    def ask(self, ctx: Context) -> AskModel | None:
         """None when there is no model at all."""
         rungs = list(self._rungs(ctx))
-        return Asking(ctx, rungs, self._access) if rungs else None
+        return ModelAsker(ctx, rungs, self._access) if rungs else None
 
     def _rungs(self, ctx: Context) -> Iterator[tuple[str, Rung]]:
         async def client(question: str, tokens: int) -> str:
@@ -78,7 +78,7 @@ class ModelLadder:
             yield "provider", configured
 
 
-class Asking:
+class ModelAsker:
     """Asks one after the other, for one call."""
 
     def __init__(self, ctx: Context, rungs: list[tuple[str, Rung]], access: Access) -> None:

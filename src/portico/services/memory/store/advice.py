@@ -30,7 +30,7 @@ class ModelAnswer(NamedTuple):
     by: str
 
 
-class Ask(Protocol):
+class AskModel(Protocol):
     """Ask whatever model there is; None where there is none, or where none says something that `is_useful`."""
 
     @property
@@ -151,7 +151,7 @@ class Enrichment(Struct, frozen=True, kw_only=True):
 
 
 async def enrich(
-    memories: Memories, id: str, *, tags: bool, structure: bool, context: bool, ask: Ask | None
+    memories: Memories, id: str, *, tags: bool, structure: bool, context: bool, ask: AskModel | None
 ) -> Enrichment:
     """A proposal; nothing is written yet."""
     record = await memories.get(id)

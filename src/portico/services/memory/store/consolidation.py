@@ -20,7 +20,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness
 from portico.services.memory.store import advice, capture, changes, inputs, records, selection
-from portico.services.memory.store.advice import Ask
+from portico.services.memory.store.advice import AskModel
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import MemoryEvent, Record
@@ -68,7 +68,7 @@ async def plan(
     strategy: Strategy,
     similarity: float = USUAL_LIKENESS,
     least: int = 2,
-    ask: Ask | None = None,
+    ask: AskModel | None = None,
 ) -> Plan:
     now = moments.now()
     found = await memories.read(lambda tx: selection.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
@@ -80,7 +80,7 @@ async def plan(
     return Plan(strategy, len(found), clusters)
 
 
-async def _cluster(group: list[Record], strategy: Strategy, ask: Ask | None) -> Cluster:
+async def _cluster(group: list[Record], strategy: Strategy, ask: AskModel | None) -> Cluster:
     ordered = sorted(group, key=lambda one: (-one.at, -len(one.content), one.id))
     contents = [one.content for one in ordered]
     if strategy == "dedupe":
