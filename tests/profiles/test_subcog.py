@@ -197,6 +197,11 @@ async def test_a_secret_is_32605(subcog: Any) -> None:
         "Pay with card 4539 1488 0343 6467.",
         "Passport number X4RTBPFW4.",
         "Call +49 170 1234567",
+        # What somebody takes who tries it.
+        "SSN: 123-45-6789",
+        "card 4111 1111 1111 1111",
+        "ask ann@example.com",
+        "AWS key AKIAIOSFODNN7EXAMPLE",
     ],
 )
 async def test_personal_data_is_32605(subcog: Any, text: str) -> None:

@@ -20,6 +20,7 @@ from portico.screening.assignments import (
     nearby,
 )
 from portico.screening.documents import documents
+from portico.screening.examples import examples
 from portico.screening.findings import KINDS, Finding, Kind, without_overlaps
 from portico.screening.names import SECRET_SIGNS
 from portico.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
@@ -47,22 +48,27 @@ _LONG = pattern(r"\S{16,}+")
 _ASCII_LOW = {code: code + 32 for code in range(65, 91)}
 
 
-def find(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> list[Finding]:
+def find(
+    text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5, *, with_examples: bool = False
+) -> list[Finding]:
     """The secrets and the personal data in a text, in its order, without overlaps.
 
-    `least` is the confidence below which nothing is reported. The time is proportional to the length of the text.
+    `least` is the confidence below which nothing is reported; `with_examples` also finds what is plainly made up. The
+    time is proportional to the length of the text.
     """
-    return list(scan(text, kinds, least))
+    return list(scan(text, kinds, least, with_examples=with_examples))
 
 
-def scan(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> Iterator[Finding]:
+def scan(
+    text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5, *, with_examples: bool = False
+) -> Iterator[Finding]:
     """Like `find`, one finding at a time, for texts that are too long for a list of all of them."""
     reached = 0
     for at in range(0, len(text), PIECE):
         low = max(0, at - BEFORE)
         whole = len(text) <= PIECE
         piece = text if whole else text[low : at + PIECE + AFTER]
-        for one in without_overlaps(f for f in _findings_in(piece, kinds) if f.confidence >= least):
+        for one in without_overlaps(f for f in _findings_in(piece, kinds, with_examples) if f.confidence >= least):
             start, end = one.start + low, one.end + low
             # What starts in this piece is reported here and with no other piece.
             if at <= start < at + PIECE and end > reached:
@@ -70,13 +76,13 @@ def scan(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> Iter
                 reached = end
 
 
-def _findings_in(text: str, kinds: Collection[Kind]) -> Iterator[Finding]:
+def _findings_in(text: str, kinds: Collection[Kind], with_examples: bool) -> Iterator[Finding]:
     text = plain(text)
     lower = _lowered(text)
     secrets = _secrets(text, lower) if "secret" in kinds else ()
     personal = _personal(text, lower) if "personal" in kinds else ()
     marks = [found.span() for found in _MARK.finditer(text)] if "[REDACTED:" in text else ()
-    for one in chain(secrets, personal):
+    for one in chain(secrets, personal, examples(text, kinds) if with_examples else ()):
         if not marks or _is_outside(one, marks):
             yield one
 

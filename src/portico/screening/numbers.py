@@ -68,11 +68,11 @@ def numbers(text: str, lower: str) -> Iterator[Finding]:
 
 # Cards
 
-_CARD = pattern(
+CARD = pattern(
     r"(?<![0-9A-Za-z_.])(?<![0-9][\- ])[2-6][0-9]{3}"
     r"(?:([ \-]?)[0-9]{4}\1[0-9]{4}\1[0-9]{1,7}|([ \-]?)[0-9]{6}\2[0-9]{4,5})(?![0-9A-Za-z_]|[.\- ][0-9])"
 )
-_BRANDS = pattern(
+BRANDS = pattern(
     r"""(?x)
       4 (?: [0-9]{12} | [0-9]{15} | [0-9]{18} )  # Visa
     | 5[1-5][0-9]{14} | 2 (?: 22[1-9] | 2[3-9][0-9] | [3-6][0-9]{2} | 7[01][0-9] | 720 ) [0-9]{12}  # Mastercard
@@ -85,10 +85,10 @@ _CARD_WORDS = _listed("card|visa|mastercard|amex|pan |credit|debit|cc |karte|car
 
 
 def _cards(text: str, before: str, of_thing: bool, start: int, end: int) -> Iterator[Finding]:
-    for card in _CARD.finditer(text, start, end):
+    for card in CARD.finditer(text, start, end):
         bare = card[0].replace(" ", "").replace("-", "")
         # Numbers made for tests repeat one or two digits.
-        if not _BRANDS.fullmatch(bare) or not checksums.luhn(bare) or len(set(bare)) <= 3:
+        if not BRANDS.fullmatch(bare) or not checksums.luhn(bare) or len(set(bare)) <= 3:
             continue
         announced = any(word in before for word in _CARD_WORDS)
         if announced or not of_thing:

@@ -30,12 +30,13 @@ NAMES: Mapping[str, Kind] = {
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The action for each kind of finding. `names` overrides it for single names: `{"ip_address": "allow"}`; `least` is
-    the lowest confidence that counts."""
+    the lowest confidence that counts, and `examples` says whether what is plainly made up counts, too."""
 
     secrets: Action = "block"
     personal: Action = "allow"
     names: dict[str, Action] = {}
     least: float = 0.5
+    examples: bool = False
 
     def __post_init__(self) -> None:
         for name, action in self.names.items():
@@ -83,7 +84,7 @@ def screen(text: str, rules: Rules = Rules(), *, tell: bool = False) -> Screened
     pieces: list[str] = []
     at = 0
     kinds = KINDS if tell else rules.kinds
-    for finding in scan(text, kinds, rules.least) if kinds else ():
+    for finding in scan(text, kinds, rules.least, with_examples=rules.examples) if kinds else ():
         action = rules.action(finding)
         counts[action][finding.name] += 1
         if action == "redact":

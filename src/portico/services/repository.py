@@ -21,6 +21,12 @@ LONGEST_NAME = 300
 _UNFIT = re.compile(r'[\s,"%\x00-\x1f\ud800-\udfff]')
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.+)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^@/]*@)?([^/:]*)(?::\d+)?/(.+)", re.IGNORECASE)
+# Hosts to which `Owner/Name` and `owner/name` are one, and what they are called where only that port is open.
+_CASELESS = frozenset(["github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "dev.azure.com"])
+_ALSO_CALLED = {
+    "ssh.github.com": "github.com", "www.github.com": "github.com", "altssh.gitlab.com": "gitlab.com",
+    "altssh.bitbucket.org": "bitbucket.org", "ssh.dev.azure.com": "dev.azure.com",
+}  # fmt: skip
 _SECTION = re.compile(r'\s*\[\s*remote\s+"([^"]*)"\s*\]')
 _ADDRESS = re.compile(r"\s*url\s*=\s*(.*?)\s*")
 
@@ -29,7 +35,8 @@ class Where(Struct, frozen=True):
     project: str
     branch: str | None = None
     root: str | None = None
-    # What the project was called when folders went by their last name alone: others of that name were called so too.
+    # What the project was called when folders went by their last name alone, and others of that name were called so,
+    # too; or when capitals told repositories apart.
     former: str | None = None
 
     @property
@@ -46,7 +53,7 @@ def look(folder: str | os.PathLike[str] | None = None) -> Where:
         if inside is not None:
             remote, home = _remote(inside), _home(root, inside)
             project = normalised(remote, home) if remote else by_path(home)
-            former = _former(remote or str(root)) if project.startswith(BY_PATH) else None
+            former = _former(remote or str(root)) if project.startswith(BY_PATH) else _as_written(remote, project)
             if not remote and home != root:
                 former = by_path(root)  # as a worktree was called when it was a project of its own
             return Where(project, _branch(inside), str(root), former)
@@ -60,6 +67,12 @@ def by_path(folder: str | os.PathLike[str]) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{BY_PATH}{sha256(name.encode()).hexdigest()[:16]}/{name[-LONGEST_NAME // 2 :]}"
+
+
+def _as_written(remote: str | None, project: str) -> str | None:
+    """What a project was called when its capitals counted, if that is another name."""
+    host, path = _address(remote or "") or ("", "")
+    return f"{host}/{path}" if path and f"{host}/{path}".lower() == project != f"{host}/{path}" else None
 
 
 def _former(place: str) -> str:
@@ -95,12 +108,26 @@ def normalised(remote: str, root: str | os.PathLike[str] = "/") -> str:
     """`host/owner/name`, however the remote is written, and without a user name. One on this machine goes by its path,
     which may be meant from the root of the repository."""
     remote = remote.strip()
-    found = _URL.fullmatch(remote) or (_SCP.fullmatch(remote) if "://" not in remote else None)
-    host, path = (found[1].lower(), found[2]) if found is not None else ("", remote)
-    path = path.rstrip("/").removesuffix(".git").rstrip("/")
-    if host not in ("", "localhost") or (found is not None and not remote.lower().startswith("file:")):
-        return f"{host}/{path.lstrip('/')}"[:LONGEST_NAME]
-    return by_path(os.path.normpath(os.path.join(root, path if found is None else f"/{unquote(path)}")))
+    found = _address(remote)
+    if found is None:
+        return by_path(os.path.normpath(os.path.join(root, _bare(remote))))
+    host, path = found
+    if host in ("", "localhost") and remote.lower().startswith("file:"):
+        return by_path(os.path.normpath(os.path.join(root, f"/{unquote(path)}")))
+    host = _ALSO_CALLED.get(host, host)
+    if host == "dev.azure.com":
+        path = path.removeprefix("v3/").replace("/_git/", "/")
+    return f"{host}/{path.lower() if host in _CASELESS else path}"[:LONGEST_NAME]
+
+
+def _address(remote: str) -> tuple[str, str] | None:
+    """The host and the path of a remote; None for one that is a path."""
+    found = _URL.fullmatch(remote.strip()) or (_SCP.fullmatch(remote.strip()) if "://" not in remote else None)
+    return None if found is None else (found[1].lower(), _bare(found[2]).lstrip("/"))
+
+
+def _bare(path: str) -> str:
+    return path.rstrip("/").removesuffix(".git").rstrip("/")
 
 
 def _inside(root: Path) -> Path | None:

@@ -48,6 +48,10 @@ def test_hooks_bring_what_is_known(shell: Shell) -> None:
     asked = json.dumps({"prompt": "How do I run the deploy script?"})
     assert "deploy script" in context(shell("hook", "user-prompt-submit", stdin=asked))
     assert shell("hook", "user-prompt-submit", stdin='{"prompt": "Tell me a joke"}') == []
+    shell("capture", "Use PostgreSQL for storage", "-n", "decisions")
+    asked = json.dumps({"prompt": "which database do we store in?"})
+    assert "PostgreSQL" in context(shell("hook", "user-prompt-submit", stdin=asked))
+    assert shell("hook", "user-prompt-submit", stdin='{"prompt": "Tell me a joke"}') == []
     assert shell("hook", "post-tool-use", stdin='{"tool_input": {"file_path": "x.py"}}') == []
     assert shell("hook", "stop", stdin="{}") == []
 
@@ -56,9 +60,11 @@ def test_what_is_known_about_a_file_comes_when_it_is_touched(shell: Shell, tmp_p
     (tmp_path / "project" / ".git").mkdir()
     line = {"content": "Parsing is slow here", "namespace": "performance", "path": "src/parse.py"}
     shell("import", stdin=json.dumps(line))
+    shell("capture", "The loop in src/parse.py must not recurse")
     for path in ("src/parse.py", str(tmp_path / "project" / "src" / "parse.py")):
         given = json.dumps({"tool_name": "Edit", "tool_input": {"file_path": path}})
-        assert "Parsing is slow" in context(shell("hook", "post-tool-use", stdin=given))
+        known = context(shell("hook", "post-tool-use", stdin=given))
+        assert "Parsing is slow" in known and "must not recurse" in known
     for path in ("src/other.py", "/etc/parse.py", "", ",", "a,b", 7):
         assert shell("hook", "post-tool-use", stdin=json.dumps({"tool_input": {"file_path": path}})) == []
 

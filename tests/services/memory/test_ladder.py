@@ -147,6 +147,40 @@ async def test_the_configured_model_helps_out_where_the_client_fails(serving: Se
     assert (enriched["by"], enriched["added_tags"]) == ("provider", ["chosen", "here"])
 
 
+@pytest.mark.parametrize("answer", ["", "I am sorry, but I cannot do that for you here", "[]"])
+async def test_what_is_of_no_use_is_passed_over_for_the_next_and_said(serving: Serving, answer: str) -> None:
+    async def provider(question: str, tokens: int) -> str:
+        return '```json\n["chosen", "c++"]\n```' if question.startswith("Suggest tags") else "A how-to."
+
+    async def sample(params: CreateMessageParams) -> str:
+        return answer
+
+    heard: list[Any] = []
+    asked = {"sampling_handler": sample, "log_handler": heard.append}
+    client = await serving(revision="2025-06-18", provider=provider, client=asked, offered="all", naming="subcog")
+    enriched = await said(client, "memory_enrich", memory_id=await captured(client))
+    assert (enriched["by"], enriched["added_tags"]) == ("provider", ["chosen", "c++"])
+    found = await said(client, "memory_intent", query="the deployment")
+    assert (found["by"], found["intent"]) == ("provider", "howto")
+    warnings = [one.data for one in heard if one.level == "warning"]
+    assert warnings == ["The model of the client said nothing of use."] * 2
+
+
+async def test_a_merge_is_worded_by_the_clients_model(serving: Serving) -> None:
+    async def sample(params: CreateMessageParams) -> str:
+        return "Nightly builds are slow, and the database is why."
+
+    client = await serving(revision="2025-06-18", client={"sampling_handler": sample})
+    for text in TWINS:
+        await said(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep")
+    planned = await said(client, "memory_consolidate", similarity=0.6)
+    assert [(one["by"], one["content"]) for one in planned["groups"]] == [
+        ("client", "Nightly builds are slow, and the database is why.")
+    ]
+    planned = await said(client, "memory_consolidate", similarity=0.6, strategy="dedupe")
+    assert [one["by"] for one in planned["groups"]] == ["local"]
+
+
 @pytest.mark.parametrize("answer", [None, 7, b"bytes", *NONSENSE[:-1]], ids=lambda one: repr(one)[:20])
 async def test_a_configured_model_that_talks_nonsense_is_no_reason_to_fail(serving: Serving, answer: Any) -> None:
     async def provider(question: str, tokens: int) -> Any:

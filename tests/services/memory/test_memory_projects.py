@@ -51,6 +51,20 @@ async def test_two_folders_of_one_name_share_nothing(tmp_path: Path, revision: s
                 assert str(folder) in listed and listed.count("This is known") == 1
 
 
+async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_path: Path) -> None:
+    """And what was stored when they did is found."""
+    before = await serving(project="github.com/Owner/App")
+    await said(before, "memory_capture", **CAPTURE)
+    clones = []
+    for name, remote in (("x", "https://github.com/Owner/App.git"), ("y", "git@github.com:owner/app")):
+        folder = app(tmp_path / name / "app")
+        (folder / ".git" / "config").write_text(f'[remote "origin"]\n\turl = {remote}\n')
+        clones.append(await serving(project=None, folder=folder))
+    assert await contents(clones[0]) == [CAPTURE["content"]]
+    await said(clones[1], "memory_capture", content="This is known in the other clone.", namespace="context")
+    assert "This is known in the other clone." in await contents(clones[0])
+
+
 async def test_what_was_stored_under_the_former_name_is_found(serving: Serving, tmp_path: Path) -> None:
     before = await serving(project="folder/app")
     await said(before, "memory_capture", **CAPTURE)

@@ -34,6 +34,8 @@ class Endpoint(ThreadingHTTPServer):
         self.keys: list[str | None] = []
         self.status = 200
         self.says: Any = "databases, storage"
+        # A parameter that it does not take.
+        self.refuses = ""
 
     @property
     def url(self) -> str:
@@ -49,11 +51,13 @@ class _Chat(BaseHTTPRequestHandler):
         self.server.keys.append(self.headers["authorization"])
         found = self.path == "/v1/chat/completions"
         says = self.server.says
+        if self.server.refuses in body:
+            says, found = {"error": {"message": "Use 'max_completion_tokens' instead."}}, None
         if isinstance(says, str):
             message = {"role": "assistant", "content": says}
             says = {"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": message}]}
         data = says if isinstance(says, bytes) else json.dumps(says).encode()
-        self.send_response(self.server.status if found else 404)
+        self.send_response(400 if found is None else self.server.status if found else 404)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         if self.server.status == 307:
@@ -130,6 +134,20 @@ async def test_what_is_no_answer_is_none(endpoint: Endpoint, says: Any) -> None:
         await chat_model(settings(endpoint))("Tags?", 100)
 
 
+@pytest.mark.parametrize(
+    "content", [[{"type": "text", "text": "one, two"}], "<think>\nWhich tags?\n</think>\n\none, two", "one, two"]
+)
+async def test_an_answer_is_read_in_its_parts_and_without_its_thoughts(endpoint: Endpoint, content: Any) -> None:
+    endpoint.says = {"choices": [{"message": {"role": "assistant", "content": content}}]}
+    assert await chat_model(settings(endpoint))("Tags?", 100) == "one, two"
+
+
+async def test_a_model_that_wants_another_name_for_its_tokens_gets_it(endpoint: Endpoint) -> None:
+    endpoint.refuses = "max_tokens"
+    assert await chat_model(settings(endpoint))("Tags?", 100) == "databases, storage"
+    assert [one.get("max_completion_tokens") for one in endpoint.asked] == [None, 100]
+
+
 async def test_an_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_models, "LONGEST_ANSWER", 1000)
     endpoint.says = "x" * 100_000
@@ -143,13 +161,18 @@ async def test_nobody_there_is_a_reason_to_go_by_rules(serving: Serving) -> None
     assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
 
 
-async def test_where_no_rule_can_take_over_it_is_told(serving: Serving, endpoint: Endpoint) -> None:
-    endpoint.status = 503
+@pytest.mark.parametrize("status, again", [(503, True), (401, False)])
+async def test_where_no_rule_can_take_over_it_is_told(
+    serving: Serving, endpoint: Endpoint, status: int, again: bool
+) -> None:
+    endpoint.status = status
     client = await serving(provider=settings(endpoint))
     id = (await said(client, "memory_capture", **CAPTURE))["id"]
     arguments = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
     result = await client.call_tool("memory_enrich", arguments, raise_on_error=False)
-    assert result.is_error and result.meta["portico/error"]["number"] == -32606
+    told = result.meta["portico/error"]
+    assert (result.is_error, told["number"], told["retryable"]) == (True, -32606, again)
+    assert ("Try again later" in result.content[0].text) is again
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ PAIRS = (
     ("how do we send email", "SendGrid is allowed 40,000 a day"),
     ("what is the backend framework", "FastAPI answers for the orders"),
     ("who looks after the physician's rota", "Doctors choose their own shifts"),
+    ("how are people signed in", "OAuth authenticates everybody"),
+    ("who is our boss", "Peter is the manager of the team"),
+    ("what font is taken", "Typography is Inter everywhere"),
+    ("how can I undo a migration", "Alembic downgrades to the version before"),
+    ("what is our uptime", "The SLO is 99.9 percent"),
+    ("who has access to k8s", "Only Zara may call kubectl"),
 )
 
 

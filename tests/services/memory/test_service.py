@@ -219,6 +219,23 @@ async def test_capture_is_logged_to_a_client_that_wants_to_know(serving: Serving
     assert told[0] == ("debug", "memory", "memory_capture begins, with content, namespace")
 
 
+async def test_global_is_the_user_everywhere(serving: Serving) -> None:
+    client = await serving()
+    assert (await said(client, "memory_capture", **CAPTURE | {"domain": "global"}))["domain"] == "user"
+    saved = await said(client, "memory_prompts", action="save", name="one", content="As always.", domain="global")
+    assert saved["prompts"][0]["domain"] == "user"
+    assert CAPTURE["content"] in (await client.read_resource("memory://global/decisions"))[0].text
+
+
+async def test_the_log_names_tools_as_they_are_listed(serving: Serving) -> None:
+    heard: list[Any] = []
+    client = await serving(revision="2025-06-18", client={"log_handler": heard.append}, naming="subcog")
+    await refused(client, "subcog_get", memory_id="nowhere")
+    assert [one.data for one in heard] == [
+        "subcog_get refused: There is no memory 'nowhere'. subcog_recall finds memories by what they say."
+    ]
+
+
 async def test_completion_knows_namespaces_and_topics(serving: Serving) -> None:
     client = await serving()
     await said(client, "memory_capture", **CAPTURE, tags=["database"])

@@ -131,10 +131,10 @@ async def test_facets_are_filled_in(serving: Serving, tmp_path: Path) -> None:
     second = await said(client, "memory_capture", content="on a branch", namespace="context")
     mine = await said(client, "memory_capture", content="mine alone", namespace="context", domain="user")
     kept = [await said(client, "memory_get", memory_id=one["id"]) for one in (first, second, mine)]
-    assert [one.get("project") for one in kept] == ["github.com/Owner/name", "github.com/Owner/name", None]
+    assert [one.get("project") for one in kept] == ["github.com/owner/name", "github.com/owner/name", None]
     assert [one.get("branch") for one in kept] == ["main", "feature/x", None]
     assert kept[0]["path"] == "src/a.py"
-    for filter in ("branch:main", "path:src/", "project:github.com/Owner/name branch:main"):
+    for filter in ("branch:main", "path:src/", "project:github.com/owner/name branch:main"):
         assert [one["id"] for one in (await said(client, "memory_recall", filter=filter))["memories"]] == [first["id"]]
 
 

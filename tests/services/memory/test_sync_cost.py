@@ -139,6 +139,28 @@ async def test_a_repository_that_is_not_there_is_no_reason_to_try_again(
     assert str(tmp_path) not in str(caught.value)
 
 
+async def test_what_the_remote_refuses_is_said_to_be_refused(clone: Clone, tmp_path: Path) -> None:
+    """As a protected branch is, or a ref that a host keeps to itself."""
+    ann = await clone("ann")
+    await keep(ann, "This is to be shared, and may not be.")
+    origin = Path(git(tmp_path / "ann", "remote", "get-url", "origin"))
+    git(origin, "config", "receive.hideRefs", "refs/portico")
+    with pytest.raises(SyncFailed, match=r"the remote refuses it \(deny updating a hidden ref\)") as refusal:
+        await sync(ann)
+    assert not refusal.value.described()["retryable"]
+    git(origin, "config", "--unset", "receive.hideRefs")
+    assert (await sync(ann)).sent == 1
+
+
+async def test_who_comes_too_late_every_time_may_try_again(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = await clone("ann")
+    await keep(ann, "This is to be shared, and others are quicker.")
+    monkeypatch.setattr(Git, "push", lambda *words: False)
+    with pytest.raises(SyncFailed, match="quicker every time") as refusal:
+        await sync(ann)
+    assert refusal.value.described()["retryable"]
+
+
 async def test_a_server_that_is_not_reached_is_a_reason_to_try_again(clone: Clone, tmp_path: Path) -> None:
     ann = await clone("ann")
     git(tmp_path / "ann", "remote", "set-url", "origin", "git://127.0.0.1:1/team/shop.git")

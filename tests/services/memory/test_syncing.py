@@ -223,9 +223,15 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
         "https://user:secret@github.com/Owner/name",
         "git@github.com:Owner/name.git",
         "ssh://git@github.com:22/Owner/name.git/",
+        "ssh://git@ssh.github.com:443/owner/Name.git",
+        "GIT@GitHub.com:OWNER/NAME",
     ):
-        assert repository.normalised(remote) == "github.com/Owner/name"
+        assert repository.normalised(remote) == "github.com/owner/name"
+    for remote in ("https://ann@dev.azure.com/org/Shop/_git/api", "git@ssh.dev.azure.com:v3/org/shop/api"):
+        assert repository.normalised(remote) == "dev.azure.com/org/shop/api"
+    assert repository.normalised("git@git.corp:Owner/name.git") == "git.corp/Owner/name"
     assert repository.normalised("/srv/git/name.git") == "path/srv/git/name"
+    assert repository.normalised("file:///srv/git/Name.git") == "path/srv/git/Name"
 
 
 # What somebody who can push may do

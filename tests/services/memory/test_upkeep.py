@@ -145,6 +145,17 @@ async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories:
     assert (await memories.history(given.id))[1][0].was == kept
 
 
+async def test_what_is_no_export_is_said_to_be_none(memories: Memories) -> None:
+    for format in ("jsonl", "markdown"):
+        empty = await export_import.bring(memories, "  \n", format)
+        assert (empty.refused, empty.problems) == (0, [])
+    brought = await export_import.bring(memories, "# A page\n\nOf somebody else.\n", "markdown")
+    assert (brought.added, brought.refused) == (0, 1) and "There is no memory in this" in brought.problems[0]
+    lines = '{"content": "fine", "namespace": "config"}\n{"content": "which one?", "namespace": "nowhere"}\n'
+    brought = await export_import.bring(memories, lines, "jsonl")
+    assert brought.added == 1 and brought.problems[0].startswith("memory 2: Invalid namespace: nowhere.")
+
+
 @pytest.mark.parametrize("known", [False, True])
 async def test_of_several_versions_in_one_import_the_newest_stays(memories: Memories, known: bool) -> None:
     """As where several exports stand in one file."""

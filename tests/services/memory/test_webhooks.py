@@ -166,7 +166,9 @@ async def test_groups_have_members_with_roles(serving: Serving) -> None:
     client = await serving(offered="all")
 
     async def groups(**arguments: Any) -> Any:
-        return (await said(client, "memory_groups", **arguments)).get("groups", [])
+        return (await said(client, "memory_groups", **arguments))["groups"]
+
+    assert await groups() == []
 
     (made,) = await groups(action="create", name="team", description="Those who build it")
     (admin,) = made["members"]

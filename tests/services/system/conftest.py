@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import debian  # noqa: E402
+from portico.services.system.eventlog import times  # noqa: E402
 
 CORPUS = HERE.parents[3] / "shared" / "data"
 PYTHON = "/usr/bin/python3"
@@ -98,3 +101,15 @@ def _has_hivex() -> bool:
         return False
     done = subprocess.run([PYTHON, "-c", "import hivex"], capture_output=True, check=False, timeout=60)
     return done.returncode == 0
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine in UTC: most grammars leave out the zone, and mean that of the machine."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        times._at_minute.cache_clear()
+        yield
+    time.tzset()
+    times._at_minute.cache_clear()

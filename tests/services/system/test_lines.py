@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,7 @@ from portico.services.system.eventlog.lines import parse
 NOW = microseconds("2026-03-01T12:00:00Z", "now")
 
 
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Most grammars leave out the zone, and mean that of the machine."""
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        times._at_minute.cache_clear()
-        yield
-    time.tzset()
-    times._at_minute.cache_clear()
+pytestmark = pytest.mark.usefixtures("utc")
 
 
 def test_every_line_of_the_corpus_is_parsed(syslog_files: list[Path]) -> None:
@@ -446,6 +436,12 @@ def test_of_the_orders_of_a_date_the_one_that_fits_the_log_is_taken() -> None:
         "<" * 60_000,
         '1 - - [01/Feb/2026:10:00:00] "' + "A " * 30_000,
         "[a] " * 15_000,
+        "2026-01-01T10:00:00Z stdout F " * 2_000,
+        "Feb  1 10:00:00 h a: " * 3_000,
+        "2026-01-01T10:00:00+00:00 h a[1]: " * 1_800,
+        "2026-01-01 10:00:00 " + "][" * 30_000,
+        "2026-01-01 10:00:00," + ",ERROR" * 10_000,
+        "\x1b[" * 30_000,
     ],
 )
 def test_a_line_made_to_be_slow_is_not(text: str) -> None:

@@ -186,6 +186,8 @@ async def test_wrong_arguments_are_explained(folder: Path) -> None:
         assert "'limit': expected an integer between 1 and 10000" in words
         assert "Did you mean 'app'" in await refused(client, "eventlog_query", logName="ap")
         assert "startTime is not a date" in await refused(client, "eventlog_query", logName="app", startTime="noon")
+        turned = {"startTime": "2026-01-02", "endTime": "2026-01-01"}
+        assert "later than endTime" in await refused(client, "eventlog_query", logName="app", **turned)
         assert "cursor was not issued" in await refused(client, "eventlog_query", logName="app", cursor="abc")
         assert (await ask(client, "eventlog_query", logName="app", limit=1))["entries"], "and the next call works"
 

@@ -221,3 +221,21 @@ def test_a_folder_that_grows_has_another_stamp(tmp_path: Path) -> None:
     before = log.stamp()
     (tmp_path / "log").write_text(lines(0, 2))
     assert log.stamp() != before
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_page_goes_on_in_older_files_where_the_file_it_ended_in_was_cut(tmp_path: Path, gone: bool) -> None:
+    """Nothing is left out that is still there, and what is not there any more is said."""
+    (tmp_path / "log.2").write_text(lines(0, 100))
+    (tmp_path / "log.1").write_text(lines(100, 200))
+    log = log_of(tmp_path / "log")
+    found, position = page(log, None, 10)
+    assert numbers(found) == list(range(199, 189, -1))
+    if gone:
+        (tmp_path / "log.1").unlink()
+    else:
+        (tmp_path / "log.1").write_text(lines(200, 205))
+    problems: list[str] = []
+    rest = [one for one in log.newest_first(Query(), position, problems) if isinstance(one, LogEntry)]
+    assert numbers(rest) == list(range(99, -1, -1))
+    assert len(problems) == 1 and "was cut or is gone" in problems[0]

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from portico import Context, Service, resource, tool
+from portico.services.system.errors import InvalidArgument
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds
 from portico.services.system.follow import LONGEST_WAIT, Following
 from portico.services.system.looking import READING, Cursor, MachineLooks, with_progress
@@ -133,7 +134,7 @@ def _query(
     contains: str | None,
 ) -> Query:
     """What is looked for. An empty text is no condition: many clients fill in every parameter."""
-    return Query(
+    query = Query(
         min_level=0 if level is None else LEVELS.index(level),
         source=source or None,
         event_id=event_id,
@@ -141,3 +142,6 @@ def _query(
         end=None if not end else microseconds(end, "endTime"),
         contains=contains or None,
     )
+    if query.start is not None and query.end is not None and query.start > query.end:
+        raise InvalidArgument("startTime is later than endTime, so nothing can be between them.")
+    return query

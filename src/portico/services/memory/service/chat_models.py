@@ -11,13 +11,15 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from portico import ProtocolError, UsageError
-from portico.extend import TransportError, http_exchange
+from portico.extend import HttpAnswer, TransportError, http_exchange
 from portico.services.memory.errors import ModelFailed
 
 LONGEST_ANSWER = 4_000_000
 LONGEST_KEY_FILE = 10_000
 _PASSING = (408, 409, 425, 429)
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+# What models that think aloud say first.
+_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>\s*", re.DOTALL)
 
 
 class ChatModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,15 +37,20 @@ class ChatModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(gt=0, le=3600)] = 60.0
 
     async def __call__(self, question: str, tokens: int) -> str:
-        asked = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": question}],
-            "max_tokens": tokens,
-            "stream": False,
-        }
+        asked = {"model": self.model, "messages": [{"role": "user", "content": question}], "stream": False}
+        answer = await self._asked(asked | {"max_tokens": tokens})
+        if answer.status == 400 and b"max_completion_tokens" in answer.body:
+            # OpenAI's newer models want the other name, and refuse this one.
+            answer = await self._asked(asked | {"max_completion_tokens": tokens})
+        if answer.status != 200:
+            passing = answer.status in _PASSING or answer.status >= 500
+            raise ModelFailed(f"The model's server answered {answer.status}.", retryable=passing)
+        return _said(answer.body)
+
+    async def _asked(self, asked: dict[str, Any]) -> HttpAnswer:
         headers = [("Content-Type", "application/json"), ("Accept", "application/json"), *self._introduced()]
         try:
-            answer = await http_exchange(
+            return await http_exchange(
                 "POST",
                 f"{self.url.rstrip('/')}/chat/completions",
                 headers=headers,
@@ -54,10 +61,6 @@ class ChatModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except (TransportError, ProtocolError) as failure:
             # Its text may name the address, which is the operator's business.
             raise ModelFailed(f"The model could not be asked ({type(failure).__name__}).") from failure
-        if answer.status != 200:
-            passing = answer.status in _PASSING or answer.status >= 500
-            raise ModelFailed(f"The model's server answered {answer.status}.", retryable=passing)
-        return _said(answer.body)
 
     def _introduced(self) -> list[tuple[str, str]]:
         key = os.environ.get(self.key_variable, "") if self.key_variable else ""
@@ -75,8 +78,12 @@ class ChatModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [("Authorization", f"Bearer {key}")]
 
 
+class _ChatPart(Struct):
+    text: str = ""
+
+
 class _ChatMessage(Struct):
-    content: str | None = None
+    content: str | list[_ChatPart] | None = None
 
 
 class _ChatChoice(Struct):
@@ -93,7 +100,9 @@ def _said(body: bytes) -> str:
         completion = msgspec.json.decode(body, type=_ChatCompletion)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise ModelFailed("The model's server said something that is no answer.") from None
-    return (completion.choices[0].message.content or "") if completion.choices else ""
+    content = completion.choices[0].message.content if completion.choices else None
+    text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
+    return _THOUGHT.sub("", text)
 
 
 def chat_model(settings: Any) -> ChatModel:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple, get_args
 
-from portico.services.memory.store.advice import Ask, quoted
+from portico.services.memory.store.advice import AskModel, quoted
 
 Intent = Literal["howto", "location", "explanation", "comparison", "troubleshoot", "general"]
 INTENTS: tuple[Intent, ...] = get_args(Intent)
 INTENT_TOKENS = 20
+_HOW_TO = re.compile(r"\bhow[ _-]to\b")
 LONGEST = 2000
 
 # Where the answers to such questions are.
@@ -40,15 +41,17 @@ class Detected(NamedTuple):
     by: str
 
 
-async def detect(query: str, ask: Ask | None) -> Detected:
+async def detect(query: str, ask: AskModel | None) -> Detected:
     """A model that says something else is as good as none."""
-    answer = None if ask is None else await ask(_question(query), INTENT_TOKENS)
-    if answer is not None:
-        said = re.findall(r"[a-z]+", answer.text.lower())
-        for one in INTENTS:
-            if one in said:
-                return Detected(one, answer.by)
-    return Detected(by_words(query), "local")
+    answer = None if ask is None else await ask(_question(query), INTENT_TOKENS, _read)
+    intent = None if answer is None else _read(answer.text)
+    return Detected(by_words(query), "local") if answer is None or intent is None else Detected(intent, answer.by)
+
+
+def _read(answer: str) -> Intent | None:
+    """The intent that is named in an answer: `howto`, or as it is usually written, `how-to`."""
+    said = re.findall(r"[a-z]+", _HOW_TO.sub("howto", answer.lower()))
+    return next((one for one in INTENTS if one in said), None)
 
 
 def by_words(query: str) -> Intent:

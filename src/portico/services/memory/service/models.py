@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import Any
 
 from portico import Context, ProtocolError, ToolError, UsageError
-from portico.services.memory.errors import Blocked, InvalidInput
+from portico.services.memory.errors import Blocked, InvalidInput, ModelFailed
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.chat_models import ChatModel, chat_model
 from portico.services.memory.store import inputs
-from portico.services.memory.store.advice import Ask, ModelAnswer
+from portico.services.memory.store.advice import AskModel, ModelAnswer
 
 Provider = Callable[[str, int], Awaitable[str]]
 Rung = Callable[[str, int], Awaitable[Any]]
@@ -53,20 +53,10 @@ class ModelLadder:
         self._access = access
         self._provider = _imported(provider)
 
-    def ask(self, ctx: Context) -> Ask | None:
+    def ask(self, ctx: Context) -> AskModel | None:
         """None when there is no model at all."""
         rungs = list(self._rungs(ctx))
-        if not rungs:
-            return None
-
-        async def ask(question: str, tokens: int) -> ModelAnswer | None:
-            for name, rung in rungs:
-                said = await self._tried(ctx, name, rung, question, tokens)
-                if said is not None:
-                    return ModelAnswer(said, name)
-            return None
-
-        return ask
+        return ModelAsker(ctx, rungs, self._access) if rungs else None
 
     def _rungs(self, ctx: Context) -> Iterator[tuple[str, Rung]]:
         async def client(question: str, tokens: int) -> str:
@@ -87,20 +77,50 @@ class ModelLadder:
 
             yield "provider", configured
 
-    async def _tried(self, ctx: Context, name: str, rung: Rung, question: str, tokens: int) -> str | None:
-        """What it says, if that is of any use."""
+
+class ModelAsker:
+    """Asks one after the other, for one call."""
+
+    def __init__(self, ctx: Context, rungs: list[tuple[str, Rung]], access: Access) -> None:
+        self._ctx = ctx
+        self._rungs = rungs
+        self._access = access
+        self._refused = 0
+
+    @property
+    def may_answer_later(self) -> bool:
+        return self._refused < len(self._rungs)
+
+    async def __call__(
+        self, question: str, tokens: int, is_useful: Callable[[str], object] = bool, /
+    ) -> ModelAnswer | None:
+        self._refused = 0
+        for name, rung in self._rungs:
+            said = await self._tried(name, rung, question, tokens)
+            if said is not None and is_useful(said):
+                return ModelAnswer(said, name)
+            if said is not None:
+                self._warn(f"The model of the {name} said nothing of use.")
+        return None
+
+    async def _tried(self, name: str, rung: Rung, question: str, tokens: int) -> str | None:
+        """What it says, if that may be stored."""
         try:
             said = await rung(question, tokens)
         except (ToolError, ProtocolError) as refusal:
-            ctx.warning(f"The model of the {name} did not answer: {refusal}", self._access.prefix)
+            self._refused += isinstance(refusal, ModelFailed) and not refusal.retryable
+            self._warn(f"The model of the {name} did not answer: {refusal}")
             return None
         except Exception as failure:  # the code of a client or a provider
-            ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self._access.prefix)
+            self._warn(f"The model of the {name} failed: {type(failure).__name__}")
             return None
         if not isinstance(said, str) or not said.strip():
-            return None
+            return ""
         try:
             return (await self._access.guard.check(inputs.content(said.strip()))).texts[0]
         except (Blocked, InvalidInput):
-            ctx.warning(f"What the model of the {name} said cannot be stored.", self._access.prefix)
+            self._warn(f"What the model of the {name} said cannot be stored.")
             return None
+
+    def _warn(self, text: str) -> None:
+        self._ctx.warning(text, self._access.prefix)

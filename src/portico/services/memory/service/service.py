@@ -59,8 +59,9 @@ class Memory(StoredService[Memories]):
 
     `store` is a path or a URL, of SQLite or PostgreSQL. `offered` says whether to list the usual tools or all of them.
     `secrets` and `personal` say what becomes of secrets and of personal data in what is to be stored, `screening` what
-    becomes of some by name. `project` is whose memories are meant by "project"; without it, the git repository that
-    `folder` is in says it, and without that the client's roots, or the repository that this process works in.
+    becomes of some by name, and `examples` whether what is plainly made up counts as one.
+    `project` is whose memories are meant by "project"; without it, the git repository that `folder` is in says it, and
+    without that the client's roots, or the repository that this process works in.
     `naming` and `codes` are for clients that were written for another server: which names are listed, and whether this
     service's own error numbers are JSON-RPC's on the revision they were made for.
     `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`,
@@ -81,6 +82,7 @@ class Memory(StoredService[Memories]):
         secrets: Policy = "block",
         personal: Policy = "allow",
         screening: Mapping[str, Policy] | None = None,
+        examples: bool = False,
         project: str | None = None,
         folder: str | os.PathLike[str] | None = None,
         naming: str = "memory",
@@ -101,7 +103,7 @@ class Memory(StoredService[Memories]):
         self._models = None if models is None else Path(models)
         # What was read and is computed from many memories: any change may be one of it.
         self._watched: dict[str, None] = {}
-        self.guard = Guard(secrets, personal, screening)
+        self.guard = Guard(secrets, personal, screening, examples=examples)
         access = self._access = Access(self, naming, self.guard, self._projects, codes)
         self._resources = MemoryResources(access, self._watch)
         self._webhooks = access.webhooks = Webhooks(webhooks or {})

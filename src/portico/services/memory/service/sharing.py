@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from portico import Context
 from portico.services.memory.errors import InvalidInput
@@ -16,7 +16,7 @@ from portico.services.stored import requester
 
 
 class Groups(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    groups: Annotated[list[MemberGroup], "The groups that are meant"] = field(default_factory=list)
+    groups: Annotated[list[MemberGroup], "The groups that are meant"]
     note: Annotated[str | None, "What was done"] = None
 
 
@@ -45,7 +45,8 @@ class SharingTools:
         memories = await (self._access.memories() if action in ("list", "get") else self._access.writable())
         await tables.prepare(memories)
         if action == "list":
-            return Groups(groups=await memories.read(groups.listed))
+            found = await memories.read(groups.listed)
+            return Groups(groups=found, note=None if found else "There are none yet.")
         if name is None:
             raise InvalidInput(f"The action {action} needs the name of a group.")
         group, by = name, None if ctx.principal is None else requester(ctx)
@@ -53,10 +54,12 @@ class SharingTools:
             return Groups(groups=[await memories.read(lambda tx: groups.get(tx, group))])
         if action == "create":
             made = await memories.write(lambda tx: groups.create(tx, group, description, requester(ctx)))
-            return Groups(groups=[made], note="It is there.")
+            return Groups(groups=[made], note="It was created.")
         if action == "delete":
             await memories.write(lambda tx: groups.delete(tx, group, by))
-            return Groups(note=f"The group {group} is deleted. The memories of its members are as they were.")
+            return Groups(
+                groups=[], note=f"The group {group} is deleted. The memories of its members are as they were."
+            )
         if member is None:
             raise InvalidInput(f"The action {action} needs a member.")
         who = member

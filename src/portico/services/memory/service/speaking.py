@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Awaitable, Callable
 from inspect import signature
@@ -15,6 +16,7 @@ from portico.services.memory.errors import Blocked, MemoryRefusal, NoSuchMemory,
 Codes = Literal["result", "protocol"]
 Body = Callable[..., Awaitable[Any]]
 
+_TOOL = re.compile(r"\bmemory_(?=[a-z])")
 # What went wrong on our side, and not in what was asked.
 OURS = ("Storage", "Sync", "Model", "Internal")
 
@@ -35,7 +37,8 @@ def speaking(body: Body, name: str, logger: str, codes: Codes, *, resource: bool
         try:
             result = await body(ctx, *args, **kwargs)
         except MemoryRefusal as refusal:
-            ctx.log(_level(refusal), f"{name} refused: {refusal}", logger)
+            # By the names that are listed here.
+            ctx.log(_level(refusal), f"{name} refused: {_TOOL.sub(f'{logger}_', str(refusal))}", logger)
             # The protocol has a code of its own for a resource that is not there, and the number stands in its data.
             known = resource and isinstance(refusal, NoSuchMemory | NoSuchPrompt)
             told = None if known else _as_protocol(refusal, ctx, codes)

@@ -34,7 +34,8 @@ FilterText = Annotated[
     ),
 ]
 DomainName = Annotated[
-    Literal["project", "user", "org"], "Who it belongs to: this project, the user everywhere, or the organisation"
+    Literal["project", "user", "org", "global"],
+    "Who it belongs to: this project, the user everywhere (which others call global), or the organisation",
 ]
 
 

@@ -288,7 +288,7 @@ class UpkeepTools:
         description: Annotated[str, "For save: what it is for"] = "",
         variables_def: Annotated[dict[str, PromptVariable] | None, "For save: what the places are"] = None,
         variables: Annotated[dict[str, str] | None, "For run: what to fill in"] = None,
-        domain: Annotated[Literal["project", "user", "org"], "For save: whose it is"] = "project",
+        domain: Annotated[Literal["project", "user", "org", "global"], "For save: whose it is"] = "project",
     ) -> Prompts:
         """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
         if action == "list":

@@ -95,13 +95,16 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
     problems: list[str] = []
     # Authors, threads and tags are said again and again.
     screen_label = lru_cache(MOST_LABELS)(screen)
-    for given in portable.loaded(text, format):
+    for number, given in enumerate(portable.loaded(text, format), 1):
         try:
             if isinstance(given, str):
                 raise InvalidInput(given)
             fine.append(portable.unpacked(screened(given, screen, screen_label), now, project=project))
         except (InvalidInput, Blocked) as trouble:
-            problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
+            named = "" if isinstance(given, str) else f"{given.id[:16] or f'memory {number}'}: "
+            problems.append(f"{named}{trouble}"[:300])
+    if not fine and not problems and text.strip():
+        problems.append(f"There is no memory in this, read as {format}. memory_export writes what is understood.")
     # What was said first comes first: neighbours in threads find each other by that.
     return sorted(fine, key=lambda one: (one.at, one.id)), problems
 

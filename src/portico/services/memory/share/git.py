@@ -178,7 +178,7 @@ class Git:
         done = self._try(["push", *alone, lease, *where, "--", self._url(remote, push=True), f"{commit}:{ref}"])
         if done.returncode == 0:
             return True
-        if b"stale info" in done.stderr or b"rejected" in done.stderr or b"fetch first" in done.stderr:
+        if _OTHERS_FIRST.search(done.stderr):
             return False
         raise _failed("push", done)
 
@@ -419,6 +419,12 @@ _PASSING = re.compile(
     r"|unexpected disconnect|rpc failed|error: (429|5\d\d)|returned error: (429|5\d\d)|cannot lock ref|try again",
     re.IGNORECASE,
 )
+# What was pushed meanwhile, as our git says it, and as the other end does.
+_OTHERS_FIRST = re.compile(
+    rb"stale info|fetch first|! \[rejected\]|cannot lock ref|incorrect old value|reference already exists"
+)
+# A rule or a hook there: `! [remote rejected] … (protected branch hook declined)`
+_REJECTED = re.compile(r"! \[remote rejected\].*\(([^()]{1,200})\)")
 # Its words for what has to be put right first, and ours: it says them in several lines, with addresses in them.
 _LASTING = (
     (
@@ -444,6 +450,8 @@ def _failed(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncFailed:
         return SyncFailed(f"git {what} failed: {_told(lines)}")
     lasting = next((ours for theirs, ours in _LASTING if theirs.search(said)), None)
     passing = lasting is None and _PASSING.search(said) is not None
+    if rejected := _REJECTED.search(said):
+        lasting, passing = f"the remote refuses it ({_without_paths(rejected[1])})", False
     why = f"{lasting}." if lasting is not None else _told(lines)
     advice = "Try again later" if passing else "That has to be put right before the next sync"
     return SyncFailed(
@@ -455,4 +463,8 @@ def _told(lines: Sequence[str]) -> str:
     """The first of git's lines that says what went wrong: the later ones only say that it did."""
     said = next((line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))), None)
     said = said or (lines[0] if lines else "it did not say why")
-    return re.sub(r"\S*[/\\]\S*", "…", said)[:200].rstrip(".") + "."
+    return _without_paths(said)[:200].rstrip(".") + "."
+
+
+def _without_paths(said: str) -> str:
+    return re.sub(r"\S*[/\\]\S*", "…", said)

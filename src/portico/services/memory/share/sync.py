@@ -109,7 +109,7 @@ async def sync(
             total, done = await _round(meeting, direction, total)
             if done:
                 return total
-    raise SyncFailed("Others were quicker every time. Try again in a moment.")
+    raise SyncFailed("Others were quicker every time. Try again in a moment.", retryable=True)
 
 
 async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from portico.services.memory.store.records import Record
 TAGS_TOKENS, SUMMARY_TOKENS = 100, 800
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
 _TAG = re.compile(r"[A-Za-z][\w+#.-]{1,40}")
+_FENCE = re.compile(r"```\w*\n?")
 
 
 class ModelAnswer(NamedTuple):
@@ -29,8 +30,16 @@ class ModelAnswer(NamedTuple):
     by: str
 
 
-# Ask whatever model there is; None where there is none, or where it would not.
-Ask = Callable[[str, int], Awaitable[ModelAnswer | None]]
+class AskModel(Protocol):
+    """Ask whatever model there is; None where there is none, or where none says something that `is_useful`."""
+
+    @property
+    def may_answer_later(self) -> bool:
+        """Whether what kept the models from answering may pass."""
+
+    def __call__(
+        self, question: str, tokens: int, is_useful: Callable[[str], object] = bool, /
+    ) -> Awaitable[ModelAnswer | None]: ...
 
 
 def quoted(content: str) -> str:
@@ -54,10 +63,13 @@ def ask_for_tags(content: str) -> str:
 
 def read_tags(answer: str) -> list[str]:
     """From a list with commas, lines or JSON; what looks like a sentence is not a tag."""
+    answer = _FENCE.sub("", answer)
     try:
         said: Any = json.loads(answer)
     except ValueError:
-        said = re.split(r"[,\n]", answer)
+        said = re.split(r"[,\n]", answer.strip())
+        if "\n" not in answer.strip() and said[-1].count(" ") > 3:
+            said = []  # "I am sorry, but …" is no list
     if isinstance(said, dict):
         said = said.get("tags", [])
     words = [one.strip(" -*#`\"'.[]") for one in said if isinstance(one, str)] if isinstance(said, list) else []
@@ -139,7 +151,7 @@ class Enrichment(Struct, frozen=True, kw_only=True):
 
 
 async def enrich(
-    memories: Memories, id: str, *, tags: bool, structure: bool, context: bool, ask: Ask | None
+    memories: Memories, id: str, *, tags: bool, structure: bool, context: bool, ask: AskModel | None
 ) -> Enrichment:
     """A proposal; nothing is written yet."""
     record = await memories.get(id)
@@ -147,7 +159,7 @@ async def enrich(
     found: list[str] = []
     content = record.content
     if tags:
-        answer = None if ask is None else await ask(ask_for_tags(record.content), TAGS_TOKENS)
+        answer = None if ask is None else await ask(ask_for_tags(record.content), TAGS_TOKENS, read_tags)
         found = [] if answer is None else [one for one in read_tags(answer.text) if one not in record.tags]
         by = answer.by if answer is not None and found else by
         found = (found or local_tags(record))[: max(0, inputs.MOST_TAGS - len(record.tags))]
@@ -157,7 +169,11 @@ async def enrich(
             content, by = answer.text, answer.by
         elif not tags and not context:
             # There are rules for the rest, but none that could write.
-            raise ModelFailed("The model did not write a clearer text, and the memory is as it was. Try again later.")
+            later = ask.may_answer_later
+            advice = "Try again later." if later else "The log of the server says why; trying again does not help."
+            raise ModelFailed(
+                f"The model did not write a clearer text, and the memory is as it was. {advice}", retryable=later
+            )
     if context:
         near = await _near(memories, record)
         answer = None

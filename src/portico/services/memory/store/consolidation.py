@@ -20,7 +20,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness
 from portico.services.memory.store import advice, capture, changes, inputs, records, selection
-from portico.services.memory.store.advice import Ask
+from portico.services.memory.store.advice import AskModel
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import MemoryEvent, Record
@@ -68,19 +68,19 @@ async def plan(
     strategy: Strategy,
     similarity: float = USUAL_LIKENESS,
     least: int = 2,
-    ask: Ask | None = None,
+    ask: AskModel | None = None,
 ) -> Plan:
     now = moments.now()
     found = await memories.read(lambda tx: selection.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
     groups = await asyncio.to_thread(_groups, found, similarity, max(least, 2))
     clusters: list[Cluster] = []
     for group in groups[:MOST_CLUSTERS]:
-        asking = ask if strategy == "summarize" and len(clusters) < MOST_ASKED else None
+        asking = ask if len(clusters) < MOST_ASKED else None
         clusters.append(await _cluster(group, strategy, asking))
     return Plan(strategy, len(found), clusters)
 
 
-async def _cluster(group: list[Record], strategy: Strategy, ask: Ask | None) -> Cluster:
+async def _cluster(group: list[Record], strategy: Strategy, ask: AskModel | None) -> Cluster:
     ordered = sorted(group, key=lambda one: (-one.at, -len(one.content), one.id))
     contents = [one.content for one in ordered]
     if strategy == "dedupe":

@@ -31,14 +31,19 @@ class Passed(NamedTuple):
 
 class Guard:
     """`secrets` and `personal`: what to do about each kind. `names` is for what a kind is too coarse for, such as
-    `{"ip_address": "allow"}`."""
+    `{"ip_address": "allow"}`. `examples` says whether what is plainly made up counts, too."""
 
     def __init__(
-        self, secrets: Policy = "block", personal: Policy = "allow", names: Mapping[str, Policy] | None = None
+        self,
+        secrets: Policy = "block",
+        personal: Policy = "allow",
+        names: Mapping[str, Policy] | None = None,
+        *,
+        examples: bool = False,
     ) -> None:
         if not isinstance(names or {}, Mapping):
             raise UsageError(f"{names!r} is no table of names and what to do about them")
-        self.rules = screening.Rules(secrets, personal, dict(names or {}))
+        self.rules = screening.Rules(secrets, personal, dict(names or {}), examples=examples)
 
     async def check(self, *texts: str | None) -> Passed:
         """As `look`, without holding up the loop. None is an empty text."""

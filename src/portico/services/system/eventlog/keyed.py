@@ -20,11 +20,12 @@ from portico.services.system.eventlog.named_levels import NAMES, OF_LETTER, gues
 # The first that is there is taken; a dot goes into an object.
 _TIME = (
     *("timestamp", "@timestamp", "time", "ts", "@t", "t", "datetime", "date"),
-    *("eventTime", "timeMillis", "instant", "event.created", "asctime", "Timestamp"),
+    *("eventTime", "timeMillis", "instant", "event.created", "asctime", "Timestamp", "T"),
 )
 _LEVEL = (
     *("level", "severity", "levelname", "log.level", "@l", "lvl", "loglevel", "log_level"),
-    *("severityText", "priority", "PRIORITY", "s", "levelno", "Level"),
+    *("severityText", "severity_text", "priority", "PRIORITY", "s", "levelno", "Level", "LogLevel", "level_name"),
+    *("error_severity", "severityNumber", "severity_number", "L"),
 )
 _MESSAGE = (
     "message",
@@ -38,6 +39,9 @@ _MESSAGE = (
     "@mt",
     "RenderedMessage",
     "MessageTemplate",
+    "Message",
+    "fields.message",
+    "M",
 )
 _SOURCE = (
     *("source", "logger", "loggerName", "logger_name", "log.logger", "SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM"),
@@ -53,30 +57,39 @@ _SOURCE = (
         "c",
         "caller",
         "Properties.SourceContext",
+        "channel",
+        "Category",
+        "target",
     ),
 )
 _HOST = ("host", "hostname", "computer", "host.name", "_HOSTNAME", "HOSTNAME")
 _PINO = ((60, CRITICAL), (50, ERROR), (40, WARNING), (30, INFORMATION), (0, DEBUG))
 _PYTHON = ((50, CRITICAL), (40, ERROR), (30, WARNING), (20, INFORMATION), (0, DEBUG))
+_MONOLOG = ((500, CRITICAL), (400, ERROR), (300, WARNING), (200, INFORMATION), (0, DEBUG))
+_JAVA = ((1000, ERROR), (900, WARNING), (800, INFORMATION), (700, INFORMATION), (0, DEBUG))
+_LOG4J = ((50_000, CRITICAL), (40_000, ERROR), (30_000, WARNING), (20_000, INFORMATION), (0, DEBUG))
+_OPENTELEMETRY = ((21, CRITICAL), (17, ERROR), (13, WARNING), (9, INFORMATION), (0, DEBUG))
 _PAIR = re.compile(r'([\w@.-]{1,64})=("(?:[^"\\]|\\.)*"|\S*)(?:\s+|$)')
 _ESCAPE = re.compile(r'\\(["\\])')
 _AUDIT = re.compile(r"(?:node=\S+ )?type=(\S+) msg=audit\((\d{10}\.\d{1,6}):\d+\): ?")
 # What Go's slog writes of a level between those that have names: `ERROR+2`
 _STEP = re.compile(r"[+-]\d{1,3}\Z")
+# How far MongoDB traces: `D1` to `D5`
+_TRACED = re.compile(r"D[1-5]\Z")
 _MOST_PAIRS = 64
 
 
-Parse = Callable[[str, int], LogLine]
+Parse = Callable[[str, int, int], LogLine]
 
 
-def json_line(text: str, newest: int, parse: Parse) -> LogLine | None:
+def json_line(text: str, newest: int, parse: Parse, depth: int) -> LogLine | None:
     """A line that is an object of JSON; None where it is none. A line in it is read by `parse`."""
     try:
         said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return None
     if isinstance(said.get("log"), str) and ("stream" in said or "time" in said):
-        return _container(said, newest, parse)
+        return _container(said, newest, parse, depth)
     line = _line("json", said, text, newest)
     if "__REALTIME_TIMESTAMP" in said:
         line.time, line.time_guess = _time(said["__REALTIME_TIMESTAMP"], newest)
@@ -118,10 +131,10 @@ def _line(grammar: str, said: dict[str, Any], text: str, newest: int) -> LogLine
     )
 
 
-def _container(said: dict[str, Any], newest: int, parse: Parse) -> LogLine:
+def _container(said: dict[str, Any], newest: int, parse: Parse, depth: int) -> LogLine:
     """What Docker keeps of what a container has written: a line in a line."""
     time, guess = _time(_first(said, _TIME), newest)
-    line = parse(said["log"].rstrip("\r\n"), newest if time is None else time)
+    line = parse(said["log"].rstrip("\r\n"), newest if time is None else time, depth + 1)
     if time is not None or line.time is None:
         line.time, line.time_guess = time, guess
     line.fields = said | {"line": line.fields} if line.fields else said
@@ -180,23 +193,24 @@ def _number(value: float) -> tuple[int | None, Guess | None]:
 
 
 def _level(said: dict[str, Any]) -> int | None:
-    """The level that is stated: by a name, a letter or a number."""
+    """The level that is stated: by a name, a letter or a number. A name is sure, and numbers mean many things."""
+    number: int | None = None
     for name in _LEVEL:
         value = _first(said, (name,))
         if isinstance(value, str):
-            found = _named(value.strip())
-            if found is None and value.strip().isdigit() and len(value) < 6:
-                found = _numbered(name, int(value), said)
-        else:
-            found = _numbered(name, value, said) if type(value) is int else None
-        if found is not None:
-            return found
+            if (found := _named(value.strip())) is not None:
+                return found
+            value = int(value) if value.strip().isdigit() and len(value) < 6 else None
+        if number is None and type(value) is int:
+            number = _numbered(name, value, said)
+    if number is not None:
+        return number
     # Serilog leaves out the level that is usual.
     return INFORMATION if "@t" in said and ("@mt" in said or "@m" in said) else None
 
 
 def _named(name: str) -> int | None:
-    name = _STEP.sub("", name)
+    name = "D" if _TRACED.match(name) else _STEP.sub("", name)
     if name.lower() in NAMES:
         return NAMES[name.lower()]
     if len(name) == 1:
@@ -210,8 +224,14 @@ def _numbered(name: str, value: int, said: dict[str, Any]) -> int | None:
         return None
     if name == "levelno" or (value <= 50 and value % 10 == 0 and "levelname" in said):
         scale = _PYTHON
+    elif name in ("severityNumber", "severity_number"):
+        scale = _OPENTELEMETRY
     elif 0 <= value <= 7:
         return OF_SEVERITY[value]
-    else:
+    elif value < 100:
         scale = _PINO
+    elif value % 50:
+        return None
+    else:
+        scale = _MONOLOG if value <= 600 else _JAVA if value <= 1000 else _LOG4J
     return next(level for least, level in scale if value >= least)

@@ -26,12 +26,27 @@ _TAG = re.compile(
     r"|([A-Za-z][\w.+-]*(?: [\w.+-]+){1,3})\[(\d{1,10})\])(?: \([^)]{1,128}\))?:(?:\s|(?<=\]:)|$)(.*)",
     re.DOTALL,
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
+# What a program says in a grammar of its own, and syslog carries: JSON, `key=value`, a time or a letter of its own.
+_NESTED = re.compile(
+    r"\{|[\[*]?\d{4}[-/.]\d\d|[IWEFD]\d{4} \d\d:|(?:time|ts|t|level|lvl)=|\*?[A-Z][a-z]{2} +\d{1,2} \d\d:"
+)
 _REPEATED = re.compile(r"(?:last )?message repeated \d|-- ?MARK ?--")
-_GLOG = re.compile(r"([IWEFD])(\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?) +(\d+) (\S+?)\] ?(.*)", re.DOTALL)
-_REDIS = re.compile(r"\d+:[MSCX] ?\Z")
+_GLOG = re.compile(r"([IWEFD])(\d{4})?(\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?) +(\d+) (\S+?)\] ?(.*)", re.DOTALL)
+_REDIS = re.compile(r"(?:\d+:[MSCX]|\[\d+\]) ?\Z")
 _OF_REDIS = {".": DEBUG, "-": DEBUG, "*": INFORMATION, "#": WARNING}
 _LETTER = re.compile(r"(?<![\w-])([DIWEFCVT]),? ?\[?\Z")
 _ACCESS = re.compile(r'\] "(?:[A-Z]{1,16} [^"]*|[^"]{0,64})" ([1-5]\d\d)(?: |$)')
+# Squid has the status behind a slash.
+_SQUID = re.compile(r" +\d+ \S+ [A-Z_]+/([1-5]\d\d) \d+ [A-Z]+ ")
+# A record of PostgreSQL's csvlog: the level, and the five letters of a state.
+_RECORD = re.compile(rf",({'|'.join(name.upper() for name in NAMES)}),[0-9A-Z]{{5}},")
+_LONGEST_RECORD = 1024
+DEEPEST = 3
+# How Windows marks what went wrong when it set up a device.
+_SETUP = re.compile(r"(!{1,3})\s{2,}\w+: ")
+# What Ruby puts behind a time: ` #123]  INFO -- name: …`
+_RUBY = re.compile(r" #(?P<pid>\d+)\]\s+[A-Z]+ -- (?P<name>[^:]{0,64}): ?(?P<said>.*)", re.DOTALL)
 _CONTAINER = re.compile(r" (?:stdout|stderr) [FP] (.*)", re.DOTALL)
 # What may stand between a time and its level without being part of what is said: numbers, and what runs it.
 _BETWEEN = re.compile(
@@ -40,27 +55,39 @@ _BETWEEN = re.compile(
 )
 _AFTER = re.compile(r"[\s:|,/\])>]*(?:-+\s+:?\s*)?")
 _LOGGER = re.compile(
-    r"(?:(?P<pid>\d{1,10})\s+(?:---\s+)?)?(?:\[(?P<thread>[^\[\]]{1,100})\]\s+)?"
-    r"(?:(?P<name>[A-Za-z_$][\w.$/@#-]{0,127})(?:[\[(]\s*(?P<number>\d+)[\])])?\s*:(?:\s+|\Z)"
-    r"|(?P<dotted>[A-Za-z_$][\w$]*(?:[.:][\w$<>]+)+)\s+-\s+|(?P<column>[A-Za-z_][\w.$-]{0,63})(?:\s{2,}|\t)"
+    r"(?:(?P<pid>\d{1,10})\s+(?:---\s+)?)?(?:\[[^\[\]]{1,100}\]\s+(?=\[))?(?:\[(?P<thread>[^\[\]]{1,100})\]\s+)?"
+    r"(?:(?P<name>[A-Za-z_$](?:[\w.$/@#-]|::(?=\w)){0,127})(?:[\[(]\s*(?P<number>\d+)[\])])?\s*:(?:\s+|\Z)"
+    r"|(?P<dotted>[A-Za-z_$][\w$]*(?:[.:][\w$<>]+)+)\s+--?\s+|(?P<column>[A-Za-z_][\w.$-]{0,63})(?:\s{2,}|\t)"
     r"|(?P<closed>[\w:.$/-]{1,128})\]\s+)(?P<said>.*)",
     re.DOTALL,
 )
 
 
-def parse(text: str, newest: int) -> LogLine:
-    """One line. `newest` is a time, in microseconds, that it is not newer than: it tells the year."""
-    if text.startswith("{") and (line := keyed.json_line(text, newest, parse)):
+def parse(text: str, newest: int, depth: int = 0) -> LogLine:
+    """One line. `newest` is a time, in microseconds, that it is not newer than: it tells the year.
+
+    `depth` is how many lines it is in: a container's has a program's, which may have another's.
+    """
+    if text[:1] == "\ufeff":
+        text = text[1:]
+    if "\x1b" in text:
+        text = colourless(text)
+    if text.startswith("{") and (line := keyed.json_line(text, newest, parse, depth)):
         return line
     if text.startswith("<"):
         if found := _RFC5424.match(text):
             return _rfc5424(found, newest)
         if found := _PRIORITY.match(text):
             return _prioritised(text[found.end() :], int(found[1]), newest)
-    return _plain(text, newest)
+    return _plain(text, newest, depth)
 
 
-def _plain(text: str, newest: int) -> LogLine:
+def colourless(text: str) -> str:
+    """Without what colours it on a terminal."""
+    return _COLOUR.sub("", text)
+
+
+def _plain(text: str, newest: int, depth: int) -> LogLine:
     if found := _GLOG.match(text):
         return _glog(found, newest)
     moment = times.find(text, newest)
@@ -69,13 +96,10 @@ def _plain(text: str, newest: int) -> LogLine:
     before, rest = text[: moment.begin], text[moment.end :]
     if before.strip(" [(<") and (line := keyed.logfmt(text, newest)):
         return line
-    if not before.strip("[ ") and _is_syslogs(text, moment):
-        # Many programs write a time that ends in Z, but hardly any that ends in an offset.
-        is_sure = text[moment.begin].isalpha() or (text[moment.end - 1] != "Z" and moment.guess is None)
-        if line := _tagged(moment, None, rest, is_sure=is_sure):
-            return line
-    if found := _CONTAINER.match(rest):
-        inner = parse(found[1], moment.time)
+    if not before.strip("[ ") and (line := _syslogs(text, moment, rest, depth)):
+        return line
+    if depth < DEEPEST and (found := _CONTAINER.match(rest)):
+        inner = parse(found[1], moment.time, depth + 1)
         inner.time, inner.time_guess = moment.time, moment.guess
         return inner
     return _general(text, moment, before, rest)
@@ -115,11 +139,22 @@ def _prioritised(text: str, priority: int, newest: int) -> LogLine:
     return line
 
 
-def _is_syslogs(text: str, moment: Moment) -> bool:
-    """Whether a host may follow: behind `Oct 11 22:14:15`, and behind what rsyslog and journalctl write."""
-    if text[moment.begin].isalpha():
-        return text[moment.begin : moment.begin + 3].lower() in times.MONTHS
-    return text[moment.begin + 10 : moment.begin + 11] == "T"
+def _syslogs(text: str, moment: Moment, rest: str, depth: int) -> LogLine | None:
+    """A line with a host behind `Oct 11 22:14:15`, or behind what rsyslog, journalctl and macOS write."""
+    begin = moment.begin
+    if text[begin].isalpha():
+        is_short = text[begin : begin + 3].lower() in times.MONTHS or text[begin + 4].isdigit()
+        line = _tagged(moment, None, rest) if is_short else None
+    elif text[begin + 10 : begin + 11] == "T":
+        # Many programs write a time that ends in Z, but hardly any that ends in an offset.
+        line = _tagged(moment, None, rest, is_sure=text[moment.end - 1] != "Z" and moment.guess is None)
+    else:
+        line = None if moment.guess else _tagged(moment, None, rest, is_sure=False)
+        line = line if line and "pid" in line.fields else None
+    if line and line.level_guessed and depth < DEEPEST and _NESTED.match(line.message):
+        inner = parse(line.message, moment.time, depth + 1)
+        line.level, line.level_guessed = inner.level, inner.level_guessed
+    return line
 
 
 def _tagged(moment: Moment, priority: int | None, rest: str, *, is_sure: bool = True) -> LogLine | None:
@@ -134,7 +169,7 @@ def _tagged(moment: Moment, priority: int | None, rest: str, *, is_sure: bool = 
     source, process, message = _split(said)
     if not source and named is None and priority is None and not _REPEATED.match(message):
         return None
-    if not is_sure and process is None and host.isalpha():
+    if process is None and (source.lower() in NAMES or (not is_sure and host.isalpha())):
         return None
     line = LogLine("syslog", moment.time, 0, source, message, _said(host), fields=_process(process))
     line.time_guess = moment.guess
@@ -171,8 +206,8 @@ def _judge(line: LogLine, found: Stated | None) -> None:
 
 
 def _glog(found: re.Match[str], newest: int) -> LogLine:
-    letter, month, day, clock, process, place, message = found.groups()
-    moment = times.at(f"{month}-{day} {clock}", 0, newest)
+    letter, year, month, day, clock, process, place, message = found.groups()
+    moment = times.at(f"{year}-{month}-{day} {clock}" if year else f"{month}-{day} {clock}", 0, newest)
     fields = {"pid": process, "place": place}
     line = LogLine("glog", None, OF_LETTER[letter], "", message, fields=fields, time_guess="time")
     if moment is not None:
@@ -182,14 +217,17 @@ def _glog(found: re.Match[str], newest: int) -> LogLine:
 
 def _untimed(text: str) -> LogLine:
     line = LogLine("text", None, INFORMATION, "", text, time_guess="time")
-    _judge(line, stated(text, 0, 1))
+    if found := _SETUP.match(text):
+        line.level = WARNING if found[1] == "!" else ERROR
+    else:
+        _judge(line, stated(text, 0, 1))
     return line
 
 
 def _general(text: str, moment: Moment, before: str, rest: str) -> LogLine:
     """A time, and around it what a program puts there: a level, a thread, a name."""
     line = LogLine("timed", moment.time, INFORMATION, "", rest, time_guess=moment.guess)
-    if found := _ACCESS.match(rest):
+    if found := _ACCESS.match(rest) or _SQUID.match(rest):
         status = found[1]
         line.level = ERROR if status[0] == "5" else WARNING if status[0] == "4" else INFORMATION
         line.grammar, line.level_guessed = "access", True
@@ -198,10 +236,19 @@ def _general(text: str, moment: Moment, before: str, rest: str) -> LogLine:
     heads = before.strip(" [(<|*")
     if heads and (found_before := _before(before, rest)) is not None:
         line.level = found_before
+        if ruby := _RUBY.match(rest):
+            line.source, line.message, line.fields = ruby["name"].strip(), ruby["said"], {"pid": ruby["pid"]}
+            return line
+        if not rest.strip("= "):
+            line.message = text  # Erlang's `=ERROR REPORT==== … ===`, with the rest on other lines
+            return line
         return _named(line, _AFTER.sub("", rest[2:] if _REDIS.match(before) else rest, count=1))
     if heads:
         # Whole, with the time in it: a message is always one piece of its line, and can be looked for there.
         line.message = text
+    if rest[:1] == "," and (record := _RECORD.search(rest, 0, _LONGEST_RECORD)):
+        line.level, line.message = NAMES[record[1].lower()], rest
+        return line
     here = stated(rest, 0)
     _judge(line, here)
     if here is None:
@@ -224,11 +271,11 @@ def _begins_a_sentence(rest: str, here: Stated) -> bool:
 
 def _before(before: str, rest: str) -> int | None:
     """The level that stands before a time."""
-    if found := _LETTER.search(before):
-        return OF_LETTER[found[1]]
     if _REDIS.match(before) and rest[1:2] in _OF_REDIS:
         return _OF_REDIS[rest[1:2]]
-    here = stated(before, 0)
+    if found := _LETTER.search(before):
+        return OF_LETTER[found[1]]
+    here = stated(before.rstrip("[("), 0)
     return None if here is None else here.level
 
 

@@ -22,7 +22,8 @@ LARGEST_BLOCK = 32 * 2**20
 # Characters that a line has as they are, however it is quoted or escaped.
 _SAFE = re.compile(r"[A-Za-z0-9_.,:;=() -]+")
 _ENTRY = re.compile(rb"\n(?=[^ \t\r\n])")
-_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+# What may stand in the midst of a text that is looked for: a letter that means the same as others, and a colour.
+_UNSURE = re.compile(rb"[\x1b\x80-\xff]")
 
 
 def searchable(text: str) -> str | None:
@@ -60,7 +61,7 @@ def _block(part: LogFile, begin: int, end: int) -> tuple[int, bytes]:
 
 def _candidates(data: bytes, start: int, search: ByteSearch) -> Iterator[RawEntry]:
     """The entries that may have it, in their order."""
-    folds = not data.isascii()
+    folds = not data.isascii() or b"\x1b" in data
     at = 0
     while (found := _next(data, at, search, folds)) >= 0:
         begin = data.rfind(b"\n", 0, found) + 1
@@ -75,8 +76,9 @@ def _candidates(data: bytes, start: int, search: ByteSearch) -> Iterator[RawEntr
 
 
 def _next(data: bytes, at: int, search: ByteSearch, folds: bool) -> int:
-    """Where the next candidate is. Letters beyond ASCII may mean the same as some in it, `ß` the same as `ss`."""
+    """Where the next candidate is. Letters beyond ASCII may mean the same as some in it, `ß` the same as `ss`; and
+    colours are not shown."""
     found = search.find(data, at)
-    if folds and (other := _NOT_ASCII.search(data, at)) and (found < 0 or other.start() < found):
+    if folds and (other := _UNSURE.search(data, at)) and (found < 0 or other.start() < found):
         return other.start()
     return found

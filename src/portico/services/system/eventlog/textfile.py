@@ -23,7 +23,7 @@ from msgspec import Struct
 from portico.services.system.containment import OpenFile
 from portico.services.system.errors import DamagedData, package
 from portico.services.system.eventlog.entries import LogEntry, Position
-from portico.services.system.eventlog.lines import parse
+from portico.services.system.eventlog.lines import colourless, parse
 from portico.services.system.text import decoded
 
 LARGEST_UNPACKED = 64 * 2**20
@@ -175,7 +175,7 @@ def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
         time=time,
         level=line.level,
         source=line.source or part.name,
-        message="\n".join([line.message, *more]),
+        message="\n".join([line.message, *map(colourless, more)]),
         computer=line.computer,
         position=[part.mark, raw.offset, time, line_mark(raw.lines[0])],
         event_id=line.event_id,

@@ -10,12 +10,22 @@ from contextlib import ExitStack
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog import following
 from portico.services.system.eventlog.bisection import window
-from portico.services.system.eventlog.entries import COUNTING_SECONDS, Log, LogEntry, NewEntries, Position, Query, Step
+from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
+    Log,
+    LogEntry,
+    NewEntries,
+    Position,
+    Query,
+    Step,
+    iso,
+)
 from portico.services.system.eventlog.line_counts import COUNTS
 from portico.services.system.eventlog.literals import holding, searchable
 from portico.services.system.eventlog.textfile import PACKED, LogFile, entries, entry_by_id
@@ -66,6 +76,17 @@ class TextLog(Log):
                 yield step
             if is_last:
                 return  # what is in older files is older still
+        if after is not None and (query.start is None or after[2] >= query.start):
+            yield from self._older(query, after[2], problems)
+
+    def _older(self, query: Query, time: int, problems: list[str]) -> Iterator[Step]:
+        """What is older than the last page, where the file is cut or gone that this ended in."""
+        problems.append(
+            f"The file that the page before ended in was cut or is gone: what was in it before {iso(time)} is missing."
+        )
+        until = time - 1 if query.end is None else min(time - 1, query.end)
+        for step in self.newest_first(replace(query, end=until), None, problems):
+            yield None if isinstance(step, LogEntry) and step.time > until else step
 
     def entry(self, id: int) -> LogEntry | None:
         found = (entry_by_id(part, id) for part in self._parts(Query(), []))

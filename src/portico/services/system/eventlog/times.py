@@ -33,39 +33,57 @@ _FRACTION = r"(?:[.,](?P<f>\d{1,9})|:(?P<f2>\d{3,9}))?"
 _UNPADDED = r"(?P<H>\d{1,2}):(?P<M>\d{1,2}):(?P<S>\d{1,2})(?::(?P<f2>\d{1,3}))?(?![\d:])"
 _CLOCK = rf"(?P<H>\d{{1,2}}):(?P<M>\d\d):(?P<S>\d\d){_FRACTION}(?: ?(?P<half>[AaPp])\.?[Mm]\b\.?)?(?!\d|:\d)"
 _ZONE = rf"(?: ?(?P<z>Z\b|UTC\b|GMT\b|[+-]\d\d(?::?\d\d)?(?!\d|:|[-/.]\d))| (?P<abbr>{'|'.join(_ZONES)})\b)?"
-_DAY_NAME = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? +)?"
+_COMPACT = r"(?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?(?!\d)"
+_WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? +"
+_DAY_NAME = rf"(?:{_WEEKDAY})?"
 _MONTH = r"(?P<mon>(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*)\.?"
 
 _SHAPES: dict[str, tuple[str, ...]] = {
     # 2026-01-31T12:00:00.123Z   2026/01/31 12:00:00   2016/9/27:20:30:31   2005-06-03-15.42.50.363779
     "digits": (
-        rf"(?P<y>\d{{4}})(?P<sep>[-/.])(?P<m>\d{{1,2}})(?P=sep)(?P<d>\d{{1,2}})(?:[Tt_:-]|,? +){_CLOCK}{_ZONE}",
+        rf"(?P<y>\d{{4}})(?P<sep>[-/.])(?P<m>\d{{1,2}})(?P=sep)(?P<d>\d{{1,2}})(?:[Tt_:-]|,?[ \t]+){_CLOCK}{_ZONE}",
         rf"(?P<y>\d{{4}})-(?P<m>\d\d)-(?P<d>\d\d)-(?P<H>\d\d)\.(?P<M>\d\d)\.(?P<S>\d\d)(?:\.(?P<f>\d{{1,9}}))?{_ZONE}",
         # 20260131T120000Z   20260131-12:00:00:123, where 20260131-9:5:3:7 is 09:05:03.007
         # and of two digits for the year: 081109 203615   081109 20:36:15
         rf"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)[Tt _-]{_CLOCK}{_ZONE}",
         rf"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)-{_UNPADDED}",
-        r"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)[Tt _-](?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)"
-        rf"(?:[.,](?P<f>\d{{1,9}}))?(?!\d){_ZONE}",
+        rf"(?P<y>(?:19|20)\d\d)(?P<m>\d\d)(?P<d>\d\d)[Tt _-]{_COMPACT}{_ZONE}",
         rf"(?P<y2>\d\d)(?P<m>\d\d)(?P<d>\d\d) +{_CLOCK}{_ZONE}",
         r"(?P<y2>\d\d)(?P<m>\d\d)(?P<d>\d\d) (?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)(?!\d)",
         # 31/Jan/2026:12:00:00 +0100   31 Jan 2026 12:00:00   31-Jan-2026 12:00:00.123
-        rf"(?P<d>\d{{1,2}})(?P<sep>[ /-]){_MONTH}(?P=sep)(?P<y>\d{{4}})(?:[:T]|,? +){_CLOCK}{_ZONE}",
+        rf"(?P<d>\d{{1,2}})(?P<sep>[ /-]){_MONTH}(?P=sep)(?P<y>\d{{4}})(?:::?|T|,? +){_CLOCK}{_ZONE}",
         # 17/06/09 20:10:40   01/31/2026 12:00:00 PM   31.01.2026 12:00:00
         rf"(?P<a>\d{{1,2}})(?P<sep>[-/.])(?P<b>\d{{1,2}})(?P=sep)(?P<c>\d{{4}}|\d\d)(?:[T_]|,? +){_CLOCK}{_ZONE}",
+        # 31 Jan 12:00:00.123, and Chromium's 0131/120000.123:
+        rf"(?P<d>\d{{1,2}}) {_MONTH} +{_CLOCK}{_ZONE}",
+        r"(?:\d{1,10}:){0,2}(?P<m>\d\d)(?P<d>\d\d)/(?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?(?=:)",
+        # 2026-01-31T12:00Z   2026-01-31 12:00
+        rf"(?P<y>\d{{4}})(?P<sep>[-/.])(?P<m>\d\d)(?P=sep)(?P<d>\d\d)[T ](?P<H>\d\d):(?P<M>\d\d)(?![\d:]){_ZONE}",
+        # By the week or by the day of the year: 2026-W05-6T12:00:00   2026W056T120000   2026-031T12:00:00
+        rf"(?P<y>\d{{4}})-?W(?P<w>\d\d)-?(?P<k>[1-7])[Tt ](?:{_CLOCK}){_ZONE}",
+        rf"(?P<y>\d{{4}})-?W(?P<w>\d\d)-?(?P<k>[1-7])[Tt ](?:{_COMPACT}){_ZONE}",
+        rf"(?P<y>\d{{4}})-(?P<n>\d{{3}})[Tt ]{_CLOCK}{_ZONE}",
         # 01-31 12:00:00.123   10.30 16:49:06   01/31-12:00:00
         rf"(?P<a>\d{{1,2}})(?P<sep>[-/.])(?P<b>\d{{1,2}})(?:[T_-]| +){_CLOCK}{_ZONE}",
-        # Seconds since 1970, or thousandths of them, and so on.
+        # Seconds since 1970, or thousandths of them, and so on; and as Go prints a float: 1.7632881e+09
         r"(?P<epoch>\d{10}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?)(?![\w.])",
+        r"(?P<float>[1-3]\.\d{4,20})e\+09(?!\w)",
     ),
     # Jan 31 12:00:00   Sun Jan 31 12:00:00.123 2026   Jan 31, 2026 12:00:00 PM   Sun, 31 Jan 2026 12:00:00 GMT
     "letters": (
         rf"{_DAY_NAME}{_MONTH} +(?P<d>\d{{1,2}})(?:,? +(?P<y>\d{{4}})(?: at|,)?)? +{_CLOCK}"
         rf"(?:{_ZONE} (?P<y3>(?:19|20)\d\d)(?![\d:.-])|{_ZONE.replace('<z>', '<z2>').replace('<abbr>', '<abbr2>')})",
         rf"{_DAY_NAME}(?P<d>\d{{1,2}}) {_MONTH} (?P<y>\d{{4}}) +{_CLOCK}{_ZONE}",
+        # Sat 2026-01-31 12:00:00 CET
+        rf"{_WEEKDAY}(?P<y>\d{{4}})-(?P<m>\d\d)-(?P<d>\d\d) {_CLOCK}{_ZONE}",
     ),
-    # Only a clock, at the very beginning: 12:00:00.123
-    "clock": (rf"(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d){_FRACTION}(?!\d|:\d)",),
+    # Only a clock, at the very beginning: 12:00:00.123   3:04PM
+    "clock": (
+        rf"(?P<H>\d{{1,2}}):(?P<M>\d\d)(?::(?P<S>\d\d){_FRACTION})? ?(?P<half>[AaPp])[Mm]\b",
+        rf"(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d){_FRACTION}(?!\d|:\d)",
+    ),
+    # TAI64N, as multilog, svlogd and s6 write it: @4000000065a1b2c30a1b2c3d
+    "tai": (r"@(?P<tai>4[0-9a-f]{15})(?P<nano>[0-9a-f]{8})?\b",),
 }
 _PATTERNS = {name: [re.compile(shape) for shape in shapes] for name, shapes in _SHAPES.items()}
 # The two that most logs have, taken apart without a detour. What goes on like a time is left to the others.
@@ -79,6 +97,13 @@ _BSD = re.compile(
 )
 # A log of requests has the client and its user first, whose name may be any word.
 _REQUEST = re.compile(r"(?:\S+ ){0,2}\S+ \S+ \S+ \[(?=\d{1,2}/[A-Z])")
+# Words that announce a time: `# Time: …` of MySQL, `>>>  Section start …` of Windows, a kind of request before a whole
+# one of ISO 8601; and Jupyter's letter before a clock.
+_ANNOUNCED = re.compile(
+    r"[#<>]{0,3} *(?:Time|Date|Timestamp|Section (?:start|end)):? +(?=\w)"
+    r"|\w{2,16} (?=\d{4}-\d\d-\d\dT\d\d:)|\[[DIWEFC] (?=\d\d:\d\d:\d\d)",
+    re.IGNORECASE,
+)
 _BREAK = re.compile(r"[\s\[(<|=\"',]+")
 # A word of a sentence; what stands before a time is otherwise: a number, an address, a name with a dot in it.
 _PROSE = re.compile(r"[A-Za-z]?[a-z]{2,}[,:;]?\Z")
@@ -102,8 +127,8 @@ def find(text: str, newest: int) -> Moment | None:
     """
     if (found := at(text, len(text) - len(text.lstrip("[( *")), newest)) is not None:
         return found
-    if request := _REQUEST.match(text):
-        return at(text, request.end(), newest)
+    if before := _REQUEST.match(text) or _ANNOUNCED.match(text):
+        return at(text, before.end(), newest)
     is_row = _ROW.match(text) is not None
     for number, (begin, word) in enumerate(_words(text)):
         if begin and (found := at(text, begin, newest, clocks=False)) is not None:
@@ -125,6 +150,8 @@ def at(text: str, begin: int, newest: int, *, clocks: bool = True) -> Moment | N
         if found := _BSD.match(text, begin):
             return _quick_bsd(found, newest)
         kinds = ("letters",)
+    elif first == "@":
+        kinds = ("tai",)
     else:
         return None
     for kind in kinds:
@@ -173,23 +200,26 @@ def _quick_bsd(found: re.Match[str], newest: int) -> Moment | None:
 def _moment(found: re.Match[str], newest: int) -> Moment | None:
     said = {name: value for name, value in found.groupdict().items() if value is not None}
     try:
-        time, guess = _epoch(said["epoch"]) if "epoch" in said else _calendar(said, newest)
+        time, guess = _calendar(said, newest) if "H" in said else (_since_1970(said), None)
     except (ValueError, OverflowError):
         return None
     return Moment(time, found.start(), found.end(), guess)
 
 
-def _epoch(text: str) -> tuple[int, Guess | None]:
+def _since_1970(said: dict[str, str]) -> int:
     """Only of these decades: any other number of as many digits is something else."""
-    whole, _, fraction = text.partition(".")
-    digits = (whole + fraction).ljust(16, "0")[:16]
-    if not 946_684_800 <= int(whole[:10]) < 4_102_444_800:
+    if "tai" in said:
+        # 2^62 is 1970, and the clocks that write it are ten seconds ahead of UTC.
+        digits = str((int(said["tai"], 16) - 2**62 - 10) * 1_000_000 + int(said.get("nano", "0"), 16) // 1000)
+    else:
+        digits = (said.get("epoch") or said["float"]).replace(".", "").ljust(16, "0")[:16]
+    if not 946_684_800 <= int(digits[:10]) < 4_102_444_800:
         raise ValueError
-    return int(digits), None
+    return int(digits)
 
 
 def _calendar(said: dict[str, str], newest: int) -> tuple[int, Guess | None]:
-    hour, minute, second = int(said["H"]), int(said["M"]), min(int(said["S"]), 59)
+    hour, minute, second = int(said["H"]), int(said["M"]), min(int(said.get("S", 0)), 59)
     if half := said.get("half"):
         if not 1 <= hour <= 12:
             raise ValueError
@@ -207,6 +237,8 @@ def _calendar(said: dict[str, str], newest: int) -> tuple[int, Guess | None]:
         if month > 12:
             month, day = day, month
         return _last(month, day, hour, minute, offset, newest) + rest, "year"
+    if "w" in said or "n" in said:
+        return _at_minute(*_counted_day(said), hour, minute, offset) + rest, guess
     if "mon" not in said and "m" not in said:
         return _last_clock(hour, minute, rest, newest), "date"
     month = MONTHS.index(said["mon"][:3].lower()) + 1 if "mon" in said else int(said["m"])
@@ -214,6 +246,18 @@ def _calendar(said: dict[str, str], newest: int) -> tuple[int, Guess | None]:
     if year is None:
         return _last(month, int(said["d"]), hour, minute, offset, newest) + rest, "year"
     return _at_minute(int(year), month, int(said["d"]), hour, minute, offset) + rest, guess
+
+
+def _counted_day(said: dict[str, str]) -> tuple[int, int, int]:
+    """The date of a day of a week, or of a year."""
+    year = int(said["y"])
+    if "w" in said:
+        day = datetime.fromisocalendar(year, int(said["w"]), int(said["k"]))
+    else:
+        day = datetime(year, 1, 1) + timedelta(days=int(said["n"]) - 1)
+        if day.year != year:
+            raise ValueError
+    return day.year, day.month, day.day
 
 
 def _in_some_order(said: dict[str, str], hour: int, minute: int, offset: str | None, newest: int) -> tuple[int, bool]:
