@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Struct
 
+from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.store.entities import KINDS
 from portico.services.memory.store.namespaces import CURRENT
+
+if TYPE_CHECKING:
+    from portico.services.memory.store import entities as naming
+else:
+    naming = LazyModule("portico.services.memory.store.entities")
 
 Picture = Literal["mermaid", "dot", "text"]
 MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 1000
@@ -43,7 +48,7 @@ def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     of_kind = (
         "select * from (select name, label, kind, mentions from memory_entity where kind = :kind_{0} {1}) as of_{0}"
     )
-    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else KINDS)}
+    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else naming.KINDS)}
     found = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
     return tx.all(
         EntityNode,

@@ -13,23 +13,33 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico._lazy import LazyModule
 from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
 from portico.services.memory.search import index_build, recall
 from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
-from portico.services.memory.store import capture, changes, entities, filters, inputs, past, records, selection
-from portico.services.memory.store.capture import Draft, Taken
+from portico.services.memory.store import filters, inputs, records, selection
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import Listed, MemoryEvent, Record
 from portico.services.repository import Where
+
+if TYPE_CHECKING:
+    from portico.services.memory.store import capture, changes, entities, past
+    from portico.services.memory.store.capture import Draft, Taken
+else:
+    # What a search does not need.
+    capture = LazyModule("portico.services.memory.store.capture")
+    changes = LazyModule("portico.services.memory.store.changes")
+    entities = LazyModule("portico.services.memory.store.entities")
+    past = LazyModule("portico.services.memory.store.past")
 
 T = TypeVar("T")
 
