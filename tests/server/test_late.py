@@ -79,7 +79,7 @@ async def test_a_call_loads_the_one_function_that_it_is_for() -> None:
         assert (await client.call_tool("plus", {"a": 2}, returns=int)).data == 3
         assert (await client.call_tool("add", {"a": 2, "b": 2}, returns=int)).data == 4
         assert service.loaded == ["add"]
-        assert (await client.read_resource("book://7")).text == "page 7"
+        assert (await client.read_resource("book://7"))[0].text == "page 7"
         assert (await client.get_prompt("greet", {"name": "Ann"})).messages[0].content.text == "Hello, Ann."
         assert service.loaded == ["add", "page", "greet"]
 

@@ -36,9 +36,10 @@ def listed(
     statuses: tuple[str, ...] = CURRENT,
     at: int,
     after: Listed | None = None,
+    many: bool = False,
 ) -> list[Listed]:
-    """Time and id of each that `matching` gives."""
-    sql, values = _streamed(tx, filter, statuses, after)
+    """Time and id of each that `matching` gives. `many`: it is known that each condition lets many through."""
+    sql, values = _streamed(tx, filter, statuses, after, many=many)
     return tx.all(
         tuple[int, str],
         f"select at, id from ({sql}) as streams order by at desc, id "
@@ -48,10 +49,10 @@ def listed(
 
 
 def _streamed(
-    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None
+    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None, *, many: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """A statement that gives the newest that a filter lets through, and its parameters."""
-    streams, rest = narrowing.streams(tx, filter, statuses)
+    streams, rest = narrowing.streams(tx, filter, statuses, many=many)
     condition, values = where(rest, statuses)
     parts = []
     for number, one in enumerate(streams):
