@@ -1,5 +1,5 @@
-"""Late tools, resources and prompts: nothing of their functions is loaded before it is asked for, and then they are what
-they would have been."""
+"""Late tools, resources and prompts: nothing of their functions is loaded before it is asked for, and then they are
+what they would have been."""
 
 from __future__ import annotations
 

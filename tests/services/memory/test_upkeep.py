@@ -354,6 +354,60 @@ async def test_entities_and_what_is_between_them(memories: Memories) -> None:
     assert await found(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
     for picture in ("mermaid", "dot", "text"):
         assert "PostgreSQL" in graph.drawn(near, picture)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The entities that were asked for what is around them."""
+    found: list[str] = []
+    beside = graph.beside
+
+    def noting(tx: Transaction, name: str, *bounds: int) -> list[graph.Edge]:
+        found.append(name)
+        return beside(tx, name, *bounds)
+
+    monkeypatch.setattr(graph, "beside", noting)
+    return found
+
+
+async def way(memories: Memories, start: str, end: str) -> list[tuple[str, str]]:
+    found = await memories.read(lambda tx: graph.path(tx, start, end))
+    return [(edge.source, edge.target) for edge in found.edges]
+
+
+async def test_a_way_is_looked_for_from_both_ends(memories: Memories, asked: list[str]) -> None:
+    for number in range(30):
+        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+        await keep(memories, f"`RightEnd` is beside `RightSide{number}`")
+    await keep(memories, "`LeftEnd` is beside `GoBetween`")
+    await keep(memories, "`GoBetween` is beside `RightEnd`")
+    found = await way(memories, "LeftEnd", "RightEnd")
+    assert [set(edge) for edge in found] == [{"LeftEnd", "GoBetween"}, {"GoBetween", "RightEnd"}]
+    assert asked == ["leftend", "rightend"]
+
+
+async def test_the_shortest_of_several_ways_is_found(memories: Memories) -> None:
+    for one, other in (("One", "Two"), ("Two", "Three"), ("Three", "Four"), ("Four", "Five"), ("Two", "Five")):
+        await keep(memories, f"`Step{one}` is beside `Step{other}`")
+    found = await way(memories, "StepOne", "StepFive")
+    assert [set(edge) for edge in found] == [{"StepOne", "StepTwo"}, {"StepTwo", "StepFive"}]
+    assert await way(memories, "StepOne", "StepOne") == []
+    assert len(await way(memories, "StepFour", "StepOne")) == 3
+
+
+async def test_where_all_around_one_end_is_known_no_way_is_looked_for_from_the_other(
+    memories: Memories, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+    await keep(memories, "`LonelyOne` is beside `LonelyTwo`")
+    assert await way(memories, "LeftEnd", "LonelyOne") == []
+    assert asked == ["leftend", "lonelyone", "lonelytwo"]
+    asked.clear()
+    # Of what many memories mention, only some were looked at.
+    monkeypatch.setattr(graph, "FEW_LOOKED_AT", 0)
+    assert await way(memories, "LeftEnd", "LonelyOne") == []
+    assert "leftend" in asked
     with pytest.raises(InvalidInput, match="entities"):
         await memories.read(lambda tx: graph.neighbours(tx, "nobody", 1, 50))
 
