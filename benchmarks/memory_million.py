@@ -79,6 +79,8 @@ async def fill(url: str, count: int) -> None:
         if database.engine == "postgresql":
             for lot in memories_of(count):
                 await database.write(partial(_insert, lot))
+            # As after any large import.
+            await memories.loaded(count)
     if database.engine == "sqlite":
         _fill_file(url.removeprefix("sqlite://"), count)
 

@@ -16,6 +16,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.store import cleanup, consolidation, graph, statistics, templates
+from portico.services.memory.store.capture import Draft, record_of
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -331,6 +332,25 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
             domain="user", project=None, name="x", content="{{a}}", description="", variables={}, now=0
         )
         templates.filled(template, {})
+
+
+async def test_after_a_large_import_the_database_knows_how_much_it_has(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's planner goes by that, and would look minutes later."""
+    text = portable.dumped([record_of(Draft(content=f"note {n}", namespace="context"), n) for n in range(40)], "jsonl")
+
+    def known(tx: Transaction) -> bool:
+        if tx.engine == "sqlite":
+            return True
+        return tx.one(float, "select reltuples::double precision from pg_class where relname = 'memory_posting'") > 0
+
+    monkeypatch.setattr(statistics, "MUCH", 20)
+    before = await memories.read(known)
+    brought = await export_import.bring(memories, text, "jsonl")
+    assert brought.added == 40
+    assert await memories.read(known)
+    assert memories.database.engine == "sqlite" or not before
 
 
 # The graph
