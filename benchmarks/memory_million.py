@@ -190,6 +190,7 @@ def main() -> None:
             asyncio.run(fill(store, options.memories))
         found = asyncio.run(measure(store))
         found["start to the first recall"] = asyncio.run(start(store, folder))
+        found["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))
         found["memory of a server, at most, MB"] = asyncio.run(resident(store, folder, 100))
     if options.json:
         print(json.dumps(summary(found)))

@@ -28,9 +28,9 @@ Load = Callable[[], Callable[..., Any]]
 """Gives the function."""
 
 
-class _Late:
-    """What is known without the function is there from the start. Whoever asks for anything else has it read, and by
-    that it becomes what it would have been: so later calls take no longer."""
+class _ReadLate:
+    """What is known without the function is there from the start. With the first question for anything else it is read,
+    and becomes an ordinary tool, resource or prompt: later calls take no longer."""
 
     _becomes: type
     _load: Load
@@ -58,7 +58,7 @@ class _Late:
         self._service_scopes = scopes
 
 
-class LateTool(_Late, Tool):
+class LateTool(_ReadLate, Tool):
     """A tool by its name."""
 
     _becomes = Tool
@@ -98,7 +98,7 @@ class LateTool(_Late, Tool):
         return made
 
 
-class LateResource(_Late, Resource):
+class LateResource(_ReadLate, Resource):
     """A resource, or with variables in its URI a family, by its URI."""
 
     _becomes = Resource
@@ -116,7 +116,7 @@ class LateResource(_Late, Resource):
         return Resource(fn, self.uri, name=self.name, mime_type=self.mime_type, description=self._description)
 
 
-class LatePrompt(_Late, Prompt):
+class LatePrompt(_ReadLate, Prompt):
     """A prompt by its name."""
 
     _becomes = Prompt

@@ -211,8 +211,8 @@ def _keep(tx: Transaction, model: str, done: list[tuple[int, str, Array]]) -> No
     """The vectors of those that say what was encoded; one that was changed meanwhile is waiting again."""
     # So that the numbers of signs are seen in their order by those who only read the new ones.
     tx.lock("memory signs")
-    # Who changes one now, does so after this; and what is said is read in a statement of its own, which sees whoever
-    # was waited for.
+    # A caller who changes one now, does so after this. What they say is read in a statement of its own, which sees the
+    # changes that were waited for.
     sql = "select seat from memory_seat where seat in :seats order by seat for update"
     locked = tx.all(int, sql, {"seats": [seat for seat, _, _ in done]})
     said = _passages(tx, locked)
