@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import compiled  # noqa: F401
 from goals import Goal, limit
 from portico import Client, Server
 from portico.services.code import Code

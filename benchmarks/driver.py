@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import compiled  # noqa: F401
+
 HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"
 CLIENT = {"name": "portico-bench", "version": "1.0.0"}

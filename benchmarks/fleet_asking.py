@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import compiled  # noqa: F401
+
 SERVER = """
 import json
 import os

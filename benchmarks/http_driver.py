@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import compiled  # noqa: F401
 from driver import CLIENT, HANDSHAKE, META, MODERN, DriverError, cpu_ns, result_of, rss_bytes
 from peers import SERVERS
 from wrk import NUMBER, on_core

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import compiled  # noqa: F401
+
 sys.path.insert(0, str(Path(__file__).parent / "servers"))
 
 FEW, MANY, CONNECTIONS = 320, 1280, 32

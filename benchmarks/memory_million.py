@@ -79,6 +79,8 @@ async def fill(url: str, count: int) -> None:
         if database.engine == "postgresql":
             for lot in memories_of(count):
                 await database.write(partial(_insert, lot))
+            # As after any large import.
+            await memories.loaded(count)
     if database.engine == "sqlite":
         _fill_file(url.removeprefix("sqlite://"), count)
 
@@ -188,6 +190,7 @@ def main() -> None:
             asyncio.run(fill(store, options.memories))
         found = asyncio.run(measure(store))
         found["start to the first recall"] = asyncio.run(start(store, folder))
+        found["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))
         found["memory of a server, at most, MB"] = asyncio.run(resident(store, folder, 100))
     if options.json:
         print(json.dumps(summary(found)))

@@ -23,6 +23,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import compiled  # noqa: F401
+
 HERE = Path(__file__).parent
 PROBES = 2
 _MAKES = re.compile(r"\b(FastMCP|MCPServer)\(")

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import compiled  # noqa: F401
+
 
 def measure(path: str) -> dict[str, Any]:
     logging.disable()

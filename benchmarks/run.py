@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import audit_table
 import client_table
+import compiled  # noqa: F401
 import console_table
 import find_table
 import gateway_table

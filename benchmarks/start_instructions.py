@@ -13,26 +13,38 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import compiled  # noqa: F401
 from driver import CLIENT, HANDSHAKE
 
 # The end of the process is not in it.
 END = "import os; os._exit(0)"
-PROGRAMS = {
-    "Python alone": END,
-    "asyncio, msgspec, uvloop": f"import gc; gc.disable(); import asyncio, msgspec, uvloop; {END}",
-    "a server with one tool": f"import portico_server as s; s.serve(s.build(1)); {END}",
+SERVE = f"import sys; sys.argv = ['portico', 'serve', {{}}]; from portico.cli.main import main; main(); {END}"
+MEMORY = SERVE.format("'--services', 'memory'")
+PARAMS = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+HELLO = [{"id": 1, "method": "initialize", "params": PARAMS}, {"method": "notifications/initialized"}]
+CALL = {"name": "memory_recall", "arguments": {"query": "the parser of the configuration"}}
+RECALL = [*HELLO, {"id": 2, "method": "tools/call", "params": CALL}]
+PROGRAMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "Python alone": (END, []),
+    "asyncio, msgspec, uvloop": (f"import gc; gc.disable(); import asyncio, msgspec, uvloop; {END}", []),
+    "a server with one tool": (f"import portico_server as s; s.serve(s.build(1)); {END}", HELLO[:1]),
+    "the memory": (MEMORY, HELLO),
+    "… and its first recall": (MEMORY, RECALL),
+    "… and the list of its tools": (MEMORY, [*RECALL, {"id": 3, "method": "tools/list", "params": {}}]),
+    "all services": (SERVE.format(""), HELLO),
 }
 
 
-def instructions(program: str) -> int:
-    params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
-    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}) + "\n"
+def instructions(program: str, said: list[dict[str, Any]], folder: str) -> int:
+    asked = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in said)
     command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    # With hashes that are the same each time the count is too, nearly; and what was compiled before is used.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env = {**kept, "PYTHONHASHSEED": "0", "PYTHONPATH": str(Path(__file__).parent / "servers")}
+    # With hashes that are the same each time the count is too, nearly.
+    fixed = {"PYTHONHASHSEED": "0", "PORTICO_DATA": folder}
+    env = {**os.environ, **fixed, "PYTHONPATH": str(Path(__file__).parent / "servers")}
     # Once without, so that everything is compiled.
     subprocess.run([sys.executable, "-c", program], input=asked, env=env, capture_output=True, text=True, check=True)
     done = subprocess.run(
@@ -43,5 +55,6 @@ def instructions(program: str) -> int:
 
 
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        print(f"{name:26} {instructions(program) / 1e6:8.1f} million")
+    with tempfile.TemporaryDirectory(prefix="portico-start-") as data:
+        for name, (program, said) in PROGRAMS.items():
+            print(f"{name:28} {instructions(program, said, data) / 1e6:8.1f} million")

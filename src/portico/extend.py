@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from portico.server.asking.familiar_context import ServerSession as ServerSession
     from portico.server.asking.rounds import rounds_of as rounds_of
     from portico.server.calling.completion import Completer as Completer
+    from portico.server.calling.late import (
+        LatePrompt as LatePrompt, LateResource as LateResource, LateTool as LateTool,
+    )
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
     from portico.server.calling.resources import Resource as Resource, ResourceOptions as ResourceOptions
     from portico.server.calling.results import to_json as to_json
@@ -169,6 +172,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.asking.familiar_context": ("ServerSession",),
     "portico.server.asking.rounds": ("rounds_of",),
     "portico.server.calling.completion": ("Completer",),
+    "portico.server.calling.late": ("LatePrompt", "LateResource", "LateTool"),
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
     "portico.server.calling.resources": ("Resource", "ResourceOptions"),
     "portico.server.calling.results": ("to_json",),

@@ -11,7 +11,7 @@ import pytest
 
 from portico.services import profiles
 from portico.services.settings import ServerIdentity, ServeSettings, Serving
-from portico.services.shapes import ServiceShape
+from portico.services.shape_settings import ServiceShape
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()

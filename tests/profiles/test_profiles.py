@@ -20,7 +20,7 @@ from portico.cli.completion import complete
 from portico.server.calling.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
 from portico.services.assembly import ServicePlace
-from portico.services.shapes import ServiceShape
+from portico.services.shape_settings import ServiceShape
 from portico.wire.errors import UsageError
 from portico.wire.revisions import REVISIONS
 

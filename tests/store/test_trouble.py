@@ -384,6 +384,45 @@ async def test_a_transaction_whose_connection_is_lost_before_the_commit_is_run_a
         assert await db.read(ids) == [1, 2]
 
 
+@pytest.mark.parametrize("then", ["commits", "goes on"])
+async def test_a_process_that_is_stopped_in_a_transaction_lets_go_of_what_it_has_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr("portico.store.postgres.IDLE_SECONDS", 0.2)
+    async with Database(postgres_url) as stopped, Database(postgres_url) as other:
+        await other.write(lambda tx: tx.run(TABLE))
+        await other.write(insert(1))
+        locked, goes_on = threading.Event(), threading.Event()
+        runs: list[int] = []
+
+        def hold(tx: Transaction) -> None:
+            tx.run("update one set id = id + 10")
+            runs.append(1)
+            if len(runs) == 1:
+                locked.set()
+                assert goes_on.wait(PATIENCE)
+            if then == "goes on":
+                tx.run("update one set id = id + 10")
+
+        holding = asyncio.create_task(stopped.write(hold))
+        try:
+            assert await asyncio.to_thread(locked.wait, PATIENCE)
+            await other.write(lambda tx: tx.run("update one set id = id + 1"))
+        finally:
+            goes_on.set()
+        # It was not committed, and is run again.
+        await holding
+        assert len(runs) == 2
+        assert await other.read(ids) == [12 if then == "commits" else 22]
+
+
+async def test_the_server_may_say_how_long_one_may_be_silent(postgres_url: str) -> None:
+    said = f"{postgres_url}&options=-c%20idle_in_transaction_session_timeout%3D7s"
+    for url, lasting in ((postgres_url, "1min"), (said, "7s")):
+        async with Database(url) as db:
+            assert await db.read(lambda tx: tx.one(str, "show idle_in_transaction_session_timeout")) == lasting
+
+
 async def test_a_commit_that_nobody_has_seen_end_is_said_to_be_unknown(postgres_url: str) -> None:
     async with Database(postgres_url) as db:
         await db.write(lambda tx: tx.run(TABLE))

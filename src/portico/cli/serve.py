@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from portico._lazy import LazyModule
-from portico.cli import faces, local_token, welcome
-from portico.cli.console_link import announce_console, attach_console
+from portico.cli import faces
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import set_log_level
@@ -27,6 +26,7 @@ from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
     from portico.access import authorization, settings
+    from portico.cli import console_link, local_token, welcome
     from portico.gateway import gateway
     from portico.server import endpoint
     from portico.services import assembly
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 else:
     authorization = LazyModule("portico.access.authorization")
     settings = LazyModule("portico.access.settings")
+    console_link = LazyModule("portico.cli.console_link")
+    local_token = LazyModule("portico.cli.local_token")
+    welcome = LazyModule("portico.cli.welcome")
     gateway = LazyModule("portico.gateway.gateway")
     endpoint = LazyModule("portico.server.endpoint")
     assembly = LazyModule("portico.services.assembly")
@@ -71,7 +74,7 @@ def run(words: list[str]) -> None:
         _serve_view(server, arguments, options)
         return
     if arguments.transport == "http":
-        site = attach_console(server, arguments)
+        site = console_link.attach_console(server, arguments)
         if arguments.target is None:
             _serve_guarded(server, arguments, options, site)
         elif _is_gateway(arguments):
@@ -85,7 +88,7 @@ def run(words: list[str]) -> None:
 
 
 def _run(server: Server, options: dict[str, Any], announce: Callable[[str], None] | None, site: Any) -> None:
-    endpoint.run(server, announce=partial(announce_console, site, announce), **options)
+    endpoint.run(server, announce=partial(console_link.announce_console, site, announce), **options)
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:

@@ -446,7 +446,7 @@ class Server(FamiliarServer, Registrar):
         found = self.registry.by_name.get(tool)
         if found is None:
             return self.others.hints(call, tool)
-        return found.definition.annotations or ToolAnnotations()
+        return found.hints or ToolAnnotations()
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """The one name of something of this server, whatever it was called by; None if there is no such thing."""

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,19 @@ from msgspec.structs import asdict, replace
 from portico import Server, Service, UsageError, __version__
 from portico._lazy import LazyModule, load_module
 from portico.extend import Tool, expand_paths
-from portico.services import profiles, settings, shapes
-from portico.services.contracts.definitions import INVOCATION, VERSION, invocation, is_invocation, numbered
+from portico.services import settings
+from portico.services.contracts.invocations import INVOCATION, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
-from portico.services.shapes import ServiceShape
+from portico.services.shape_settings import ServiceShape
 
 if TYPE_CHECKING:
+    from portico.extend import ToolDefinition
     from portico.services import operator as operator_module
+    from portico.services import profiles, shapes
 else:
     operator_module = LazyModule("portico.services.operator")
+    profiles = LazyModule("portico.services.profiles")
+    shapes = LazyModule("portico.services.shapes")
 
 log = logging.getLogger("portico")
 
@@ -216,9 +221,13 @@ def _addressed(tool: Tool, service: str) -> Tool:
         other.aliases = (*tool.aliases, dotted, f"{service}_{tool.name}")
     elif dotted not in known:
         dotted = known[0]
-    meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
-    other.definition = replace(tool.definition, meta=meta, input_schema=_explicit(tool.definition.input_schema))
+    other.redefine(partial(_versioned, dotted))
     return other
+
+
+def _versioned(dotted: str, said: ToolDefinition) -> ToolDefinition:
+    meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(said.meta or {})}
+    return replace(said, meta=meta, input_schema=_explicit(said.input_schema))
 
 
 def _explicit(schema: Any) -> Any:
@@ -243,7 +252,8 @@ def _apart(tool: Tool, service: str, possible: Collection[str]) -> Tool:
     if (name, aliases) == (tool.name, tool.aliases):
         return tool
     other = copy(tool)
-    other.name, other.aliases, other.definition = name, aliases, replace(tool.definition, name=name)
+    other.name, other.aliases = name, aliases
+    other.redefine(lambda said: replace(said, name=name))
     return other
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,16 +13,16 @@ from msgspec import Meta, Struct, field
 import portico.extend
 from portico import UsageError
 from portico.extend import ServerCapabilities
-from portico.services.shapes import ServiceShape
+from portico.services.shape_settings import ServiceShape
 
 Table = dict[str, Any]
 # `[shapes.own]`: the shape of a server that is no service of ours.
 OWN = "own"
 # What msgspec says at the end: `… - at `$.serve.max_message``.
-_PLACE = re.compile(r"at `(?:key in )?\$\.?([^`\[]*)")
-_HEAD = re.compile(r"\s*\[+([^\[\]]+)\]+\s*(?:#.*)?$")
-_HEAD_NAME = re.compile(r"[\s\"']")
-_PAIR = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+_PLACE = r"at `(?:key in )?\$\.?([^`\[]*)"
+_HEAD = r"\s*\[+([^\[\]]+)\]+\s*(?:#.*)?$"
+_HEAD_NAME = r"[\s\"']"
+_PAIR = r"\s*([A-Za-z0-9_.\"' -]+?)\s*="
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -73,6 +72,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def read(path: str | Path, known: Collection[str]) -> Table:
     """A file's tables, once they are found to make sense. `known`: the services there are."""
+    # Only where there is a file.
+    import tomllib
+
     try:
         said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
@@ -85,7 +87,7 @@ def read(path: str | Path, known: Collection[str]) -> Table:
     try:
         settings = of(said)
     except UsageError as mistake:
-        found = _PLACE.search(str(mistake))
+        found = re.search(_PLACE, str(mistake))
         raise UsageError(f"{place(path, found[1] if found else '')}: {mistake}") from None
     unknown = [f"services.{name}" for name in settings.services if name not in known]
     unknown += [f"shapes.{name}" for name in settings.shapes if name not in known and name != OWN]
@@ -104,12 +106,12 @@ def place(path: str | Path, key: str) -> str:
         return str(path)
     table, nearest, number = "", "", None
     for at, line in enumerate(lines, 1):
-        head = _HEAD.match(line)
-        name = _HEAD_NAME.sub("", head[1]) if head else ""
+        head = re.match(_HEAD, line)
+        name = re.sub(_HEAD_NAME, "", head[1]) if head else ""
         if head:
             table = name
-        elif (pair := _PAIR.match(line)) is not None:
-            name = f"{table}.{_HEAD_NAME.sub('', pair[1])}".strip(".")
+        elif (pair := re.match(_PAIR, line)) is not None:
+            name = f"{table}.{re.sub(_HEAD_NAME, '', pair[1])}".strip(".")
         if name and len(name) > len(nearest) and f"{key}.".startswith(f"{name}."):
             nearest, number = name, at
     return f"{path}, line {number}" if number is not None else str(path)

@@ -11,10 +11,10 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from portico import ProtocolError, ToolError
@@ -23,7 +23,6 @@ from portico.extend import (
     MODERN,
     V2024_11_05,
     V2025_03_26,
-    ArgumentErrors,
     Call,
     CallToolParams,
     CallToolResult,
@@ -53,6 +52,7 @@ from portico.extend import (
 )
 from portico.schema import Problem, Reader, kind_of, simplified, types_of
 from portico.services.limits import Limiter
+from portico.services.shape_settings import ServiceShape
 
 log = logging.getLogger("portico")
 calls = logging.getLogger("portico.contracts")
@@ -61,47 +61,6 @@ calls = logging.getLogger("portico.contracts")
 # say everything twice, so it is in `_meta`, for clients that ask for it there.
 ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
-
-
-class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of one service, `[shapes.NAME]` in a portico.toml. As they stand here they change nothing."""
-
-    # The tools that are there: a list of names, or a table of names and what each is called instead.
-    tools: list[str] | dict[str, str] | None = None
-    # What is said of a tool, by our name for it, instead of what its author says.
-    descriptions: dict[str, str] = field(default_factory=dict)
-    # What the schemes of its URIs are called instead.
-    schemes: dict[str, str] = field(default_factory=dict)
-    # Wrong arguments, whatever the server does with them: an error of the protocol, or a result.
-    argument_errors: ArgumentErrors | None = None
-    # Whether a result says `isError: false`.
-    is_error: Literal["always", "failures"] = "always"
-    # Before every failure's text.
-    error_prefix: str = ""
-    # What has a short form is said in it.
-    brief_errors: bool = False
-    # success, status, data, error and explanation beside the content, where there is no structured content.
-    envelope: bool = False
-    # Tools are listed by their dotted names.
-    dotted: bool = False
-    # Every call leaves a line in the log.
-    log_calls: bool = False
-    # Calls a second of each tool that may reach outside, and how many at once; no limit if it is not said.
-    rate: Annotated[float, Meta(gt=0)] | None = None
-    burst: Annotated[int, Meta(ge=1)] = 10
-    # `type: "text"` in the contents of resources, on the same revisions.
-    typed_contents: bool = False
-    # Schemas that say number for integer, and do not say that null is the same as nothing.
-    plain_schemas: bool = False
-
-    def uri(self, uri: str) -> str:
-        scheme, mark, rest = uri.partition("://")
-        return f"{self.schemes.get(scheme, scheme)}{mark}{rest}" if mark else uri
-
-    def known_as(self, schemes: Mapping[str, str]) -> dict[str, str]:
-        """The schemes that are understood and not listed: those of before, and what they stood for."""
-        moved = {name: self.schemes.get(listed, listed) for name, listed in schemes.items()} | self.schemes
-        return {name: listed for name, listed in moved.items() if name != listed}
 
 
 def shaped(offers: Iterable[Component], shape: ServiceShape) -> Iterator[Component]:
@@ -171,11 +130,16 @@ class ShapedResult(CallToolResult, kw_only=True):
     explanation: str | UnsetType | None = UNSET
 
 
+def _parts(component: Tool | Resource | Prompt) -> dict[str, Any]:
+    """All that it has. One that is late is read when its definition is asked for, so that comes first."""
+    return {"definition": component.definition, **vars(component)}
+
+
 class ShapedTool(Tool):
     """A tool under another name, whose results look otherwise."""
 
     def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words) -> None:
-        vars(self).update(vars(tool))
+        vars(self).update(_parts(tool))
         self.name = name
         self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
         said = tool.definition
@@ -340,7 +304,7 @@ class ShapedResource(Resource):
     """A resource under another URI, whose contents say what they are."""
 
     def __init__(self, resource: Resource, shape: ServiceShape, words: Words) -> None:
-        vars(self).update(vars(resource))
+        vars(self).update(_parts(resource))
         self.uri = shape.uri(resource.uri)
         self.template = None if resource.template is None else Template(self.uri)
         member = "uri" if self.template is None else "uri_template"
@@ -366,7 +330,7 @@ class ShapedPrompt(Prompt):
     """A prompt whose texts name tools as they are listed here."""
 
     def __init__(self, prompt: Prompt, words: Words) -> None:
-        vars(self).update(vars(prompt))
+        vars(self).update(_parts(prompt))
         self._words = words
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:

@@ -25,22 +25,20 @@ from functools import lru_cache
 _OPAQUE = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$"""
 _LIST = r"\b(?P<negated>not\s+)?in\s+(?::(?P<list>[a-z_]\w*)|(?P<listed>\?))"
 
-_SQLITE = re.compile(
+# Compiled with the first statement: a process has one engine.
+_SQLITE = (
     r"(?P<gone>\bfor\s+update(?:\s+of\s+\w+)?(?:\s+skip\s+locked|\s+nowait)?\b|\bcollate\s+\"C\")"
     r"|(?P<identity>\bbigint\s+generated\s+(?:always|by\s+default)\s+as\s+identity\s+primary\s+key\b)"
     r"|(?P<array>\bjson_agg\b)|(?P<row>\bjson_build_array\b)"
-    rf"|{_LIST}|{_OPAQUE}",
-    re.IGNORECASE | re.DOTALL,
+    rf"|{_LIST}|{_OPAQUE}"
 )
-_POSTGRES = re.compile(
-    rf"{_LIST}|(?P<cast>::)|:(?P<name>[a-z_]\w*)|(?P<place>\?)|{_OPAQUE}|%",
-    re.IGNORECASE | re.DOTALL,
-)
+_POSTGRES = rf"{_LIST}|(?P<cast>::)|:(?P<name>[a-z_]\w*)|(?P<place>\?)|{_OPAQUE}|%"
+_FLAGS = re.IGNORECASE | re.DOTALL
 
 
 @lru_cache(1024)
 def for_sqlite(sql: str) -> str:
-    return _SQLITE.sub(_to_sqlite, sql)
+    return re.sub(_SQLITE, _to_sqlite, sql, flags=_FLAGS)
 
 
 @lru_cache(1024)
@@ -56,7 +54,7 @@ def for_postgres(sql: str, named: bool) -> bytes:
             return mark
         return found[0].replace("%", "%%")
 
-    return _POSTGRES.sub(replace, sql).encode()
+    return re.sub(_POSTGRES, replace, sql, flags=_FLAGS).encode()
 
 
 def _to_sqlite(found: re.Match[str]) -> str:

@@ -39,8 +39,14 @@ _DEFAULTS = {
 # What we ask is brief: to compile a statement, or to start processes for it, takes longer than the statement does.
 _SETTINGS = (
     "select set_config('lock_timeout', %s, false), set_config('jit', 'off', false), "
-    "set_config('max_parallel_workers_per_gather', '0', false), set_config('random_page_cost', '1.1', false)"
+    "set_config('max_parallel_workers_per_gather', '0', false), set_config('random_page_cost', '1.1', false), "
+    "set_config('idle_in_transaction_session_timeout', "
+    "coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), %s), false)"
 )
+# A transaction says its statements one after the other. A process that is silent for so long inside of one was stopped,
+# and others wait for what it has locked. When it goes on, its transaction is run again.
+IDLE_SECONDS = 60.0
+_SILENT = "25P03"
 _LEVELS = {"serializable": IsolationLevel.SERIALIZABLE, "read committed": IsolationLevel.READ_COMMITTED}
 
 
@@ -102,7 +108,7 @@ class Postgres:
             connection.adapters.register_loader("numeric", NumberLoader)
             for kind in ("json", "jsonb"):
                 connection.adapters.register_loader(kind, TextLoader)  # `rows.py` reads it
-            connection.execute(_SETTINGS, [str(int(self._most_patience * 1000))])
+            connection.execute(_SETTINGS, [f"{seconds * 1000:.0f}" for seconds in (self._most_patience, IDLE_SECONDS)])
             connection.commit()
         except psycopg.Error as failure:
             # What libpq says names the host and the user, never the password.
@@ -162,7 +168,8 @@ class PostgresConnection:
         except psycopg.Error as failure:
             self._roll_back()
             explained = explain(failure)
-            if isinstance(explained, errors.ConnectionLost):
+            # One that was silent for too long was ended before it had said that it commits.
+            if isinstance(explained, errors.ConnectionLost) and failure.sqlstate != _SILENT:
                 raise errors.OutcomeUnknown(
                     "The PostgreSQL server went away while it was committing. Look whether it has before you try again."
                 ) from failure
@@ -196,6 +203,9 @@ class PostgresTransaction(Transaction):
 
     def now(self) -> float:
         return self.one(float, "select extract(epoch from clock_timestamp())::double precision")
+
+    def analyze(self, *tables: str) -> None:
+        self.run(f"analyze {', '.join(tables)}")
 
     def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
         rows = list(rows)
@@ -232,7 +242,7 @@ class PostgresTransaction(Transaction):
 _SAID: dict[str, tuple[type[StoreError], str]] = {
     "08": (errors.ConnectionLost, "The connection to PostgreSQL was lost: {said}"),
     "22": (errors.UnfitValue, "The database cannot hold this value: {said}"),
-    "25P03": (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
+    _SILENT: (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
     "25006": (errors.ReadOnly, "The PostgreSQL server, or this transaction, is for reading only: {said}"),
     "40": (errors.Conflict, "Others changed the same rows, each time this was tried: {said}"),
     "53": (errors.ConnectionLost, "The PostgreSQL server has no more to give: {said}"),

@@ -124,6 +124,10 @@ class Transaction:
         """Seconds since 1970 by one clock for all who use the database: machines do not agree on the time."""
         raise NotImplementedError
 
+    def analyze(self, *tables: str) -> None:
+        """Have the planner look at tables again into which so much was written that what it knows of them is of no use.
+        It would by itself, minutes later. SQLite's goes by what a statement says."""
+
     def script(self, sql: str) -> None:
         """Several statements without parameters, as migrations have them."""
         self._do(self._script, sql, ())

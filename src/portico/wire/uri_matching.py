@@ -114,9 +114,11 @@ def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone
         stops.discard(operator.separator)
     elif not alone:
         stops.add(operator.separator)
-    passes = bytes(ord("0") if chr(code) in stops else ord("1") for code in range(256))
+    passes = bytearray(b"1" * 256)
+    for stop in stops:
+        passes[ord(stop)] = ord("0")
     least = 1 if operator.named or not operator.first else 0
-    return Run(group, operator, passes, least, 0 if operator.named else group[0].prefix)
+    return Run(group, operator, bytes(passes), least, 0 if operator.named else group[0].prefix)
 
 
 # From tokens to captures. In a set of places, bit k is the place k characters before the end of the text.

@@ -18,6 +18,7 @@ from portico.services.contracts import definitions
 from portico.services.contracts import diff as diffs
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.diff import diff, migration
+from portico.services.contracts.invocations import numbered
 
 Make = Callable[..., Contract]
 Schema = dict[str, Any]
@@ -327,7 +328,7 @@ def test_a_comparison_that_is_not_wanted_any_more_ends() -> None:
 def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
     taken: dict[str, None] = {}
     for _ in range(40):
-        taken[definitions.numbered("m.tool", taken)] = None
+        taken[numbered("m.tool", taken)] = None
     assert list(taken) == ["m.tool", *(f"m.tool_{number}" for number in range(2, 41))]
 
 

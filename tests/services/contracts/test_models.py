@@ -22,7 +22,7 @@ from portico.contracts import (
     MCPToolResult,
 )
 from portico.services.contracts import published
-from portico.services.contracts.definitions import INVOCATION_PATTERN
+from portico.services.contracts.invocations import INVOCATION_PATTERN
 from portico.services.contracts.models import CONTEXT_KEY
 
 CALL = {

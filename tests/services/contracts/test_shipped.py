@@ -20,6 +20,7 @@ from portico import Client
 from portico.services import assembly
 from portico.services.contracts import definitions, lock, specification
 from portico.services.contracts.definitions import Contract
+from portico.services.contracts.invocations import INVOCATION
 from portico.services.contracts.lint import lint, lint_tools
 from portico.services.settings import ServeSettings
 from portico.wire.errors import UsageError
@@ -86,7 +87,7 @@ async def test_a_tool_has_one_dotted_name_everywhere(service: Shipped, tmp_path:
         assert definitions.parse(tool.version), tool.name
         found = server.registry.tool(tool.invocation)
         assert found is not None and found.definition.meta is not None, tool.invocation
-        assert found.definition.meta[definitions.INVOCATION] == tool.invocation
+        assert found.definition.meta[INVOCATION] == tool.invocation
     async with Client(server) as client:
         first = service.contract.tools[0]
         said = await client.call_tool("spec_get", {"tool": first.invocation, "format": "json"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import matching, other_words, recall
-from portico.services.memory.store import filters, narrowing, past, records, selection
+from portico.services.memory.store import capture, changes, filters, narrowing, past, records, selection
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT, WRITABLE
@@ -331,6 +332,48 @@ async def test_the_past_is_known_however_much_has_changed(memories: Memories, mo
     assert {hit.record.project for hit in home.hits} == {"here/project", None}
     asked = await memories.recall("note 7 about the server", everywhere, limit=1, as_of=before + 5000)
     assert asked.hits[0].record == taken[7].record
+
+
+async def test_what_a_clock_has_dated_later_is_known_all_the_same(memories: Memories) -> None:
+    now = moments.now()
+    ahead = Draft(content="The clock of the server is ahead", namespace="context", at=moments.written(now + 3_600_000))
+    await memories.capture_all([ahead, Draft(content="The clock of the server is right", namespace="context")])
+    await memories.capture(Draft(content="The server is new", namespace="context", tags=["new"]))
+    wanted = memories.filter("-tag:new")
+    for query in ("", "clock server"):
+        page = await memories.recall(query, wanted, as_of=moments.now())
+        assert {hit.record.content for hit in page.hits} == {
+            "The clock of the server is ahead",
+            "The clock of the server is right",
+        }
+    assert (await memories.recall("", wanted, as_of=moments.now())).hits[0].record.content.endswith("ahead")
+    assert not (await memories.recall("clock server", wanted, as_of=now - 1)).hits
+
+
+async def test_the_past_is_not_looked_for_among_what_came_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrowing, "VERY_FEW", 5)
+    monkeypatch.setattr(narrowing, "FEW", 20)
+    moment, counted = moments.now() - 40_000_000, []
+    for later in (50, 2000):
+        path = tmp_path / f"{later}.db"
+        async with Database(path) as database:
+            memories = Memories(database)
+            await memories.open()
+            made = [
+                capture.record_of(Draft(content=f"note {number}", namespace="context"), moment + (number - 20) * 10_000)
+                for number in range(later)
+            ]
+            await database.write(partial(changes.insert, memories=made))
+            await memories.close()
+
+        def look(tx: Transaction) -> None:
+            assert len(past.known(tx, "", filters.parse("", moment), moment, 5)) == 5
+
+        counted.append(steps(path, look))
+    few, many = counted
+    assert many < 2 * few + 10
 
 
 async def test_the_past_is_found_by_stems_and_by_other_words(memories: Memories) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -152,6 +153,33 @@ async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
         for table in ("memory_vector", "memory_sign"):
             count = f"select count(*) from {table}"
             assert await memories.read(lambda tx, count=count: tx.one(int, count)) == 1  # type: ignore[misc]
+
+
+class Interrupted(Synonyms):
+    """The first text that it is given is changed before its vector is there."""
+
+    def __init__(self, changed: threading.Event, begun: threading.Event) -> None:
+        super().__init__()
+        self._changed, self._begun = changed, begun
+
+    def encode_all(self, texts: Sequence[str], most: int) -> list[Any]:
+        self._begun.set()
+        assert self._changed.wait(PATIENCE)
+        return super().encode_all(texts, most)
+
+
+async def test_what_changes_while_it_is_encoded_is_encoded_again(url: str) -> None:
+    changed, begun = threading.Event(), threading.Event()
+    async with opened(url, Meanings("synonyms", lambda: Interrupted(changed, begun))) as memories:
+        try:
+            taken = await keep(memories, "cat sleeps")
+            assert await asyncio.to_thread(begun.wait, PATIENCE)
+            await memories.update(taken.id, content="car drives")
+        finally:
+            changed.set()
+        await encoded(memories, 1)
+        page = await memories.recall("automobile drives", memories.filter(""), mode="vector")
+        assert [(hit.record.content, hit.weak) for hit in page.hits] == [("car drives", False)]
 
 
 async def test_signs_are_read_again_when_many_of_them_are_old(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

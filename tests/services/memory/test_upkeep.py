@@ -16,6 +16,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.store import cleanup, consolidation, graph, statistics, templates
+from portico.services.memory.store.capture import Draft, record_of
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -344,6 +345,25 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
         templates.filled(template, {})
 
 
+async def test_after_a_large_import_the_database_knows_how_much_it_has(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's planner goes by that, and would look minutes later."""
+    text = portable.dumped([record_of(Draft(content=f"note {n}", namespace="context"), n) for n in range(40)], "jsonl")
+
+    def known(tx: Transaction) -> bool:
+        if tx.engine == "sqlite":
+            return True
+        return tx.one(float, "select reltuples::double precision from pg_class where relname = 'memory_posting'") > 0
+
+    monkeypatch.setattr(statistics, "MUCH", 20)
+    before = await memories.read(known)
+    brought = await export_import.bring(memories, text, "jsonl")
+    assert brought.added == 40
+    assert await memories.read(known)
+    assert memories.database.engine == "sqlite" or not before
+
+
 # The graph
 
 
@@ -365,6 +385,60 @@ async def test_entities_and_what_is_between_them(memories: Memories) -> None:
     assert await found(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
     for picture in ("mermaid", "dot", "text"):
         assert "PostgreSQL" in graph.drawn(near, picture)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The entities that were asked for what is around them."""
+    found: list[str] = []
+    beside = graph.beside
+
+    def noting(tx: Transaction, name: str, *bounds: int) -> list[graph.Edge]:
+        found.append(name)
+        return beside(tx, name, *bounds)
+
+    monkeypatch.setattr(graph, "beside", noting)
+    return found
+
+
+async def way(memories: Memories, start: str, end: str) -> list[tuple[str, str]]:
+    found = await memories.read(lambda tx: graph.path(tx, start, end))
+    return [(edge.source, edge.target) for edge in found.edges]
+
+
+async def test_a_way_is_looked_for_from_both_ends(memories: Memories, asked: list[str]) -> None:
+    for number in range(30):
+        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+        await keep(memories, f"`RightEnd` is beside `RightSide{number}`")
+    await keep(memories, "`LeftEnd` is beside `GoBetween`")
+    await keep(memories, "`GoBetween` is beside `RightEnd`")
+    found = await way(memories, "LeftEnd", "RightEnd")
+    assert [set(edge) for edge in found] == [{"LeftEnd", "GoBetween"}, {"GoBetween", "RightEnd"}]
+    assert asked == ["leftend", "rightend"]
+
+
+async def test_the_shortest_of_several_ways_is_found(memories: Memories) -> None:
+    for one, other in (("One", "Two"), ("Two", "Three"), ("Three", "Four"), ("Four", "Five"), ("Two", "Five")):
+        await keep(memories, f"`Step{one}` is beside `Step{other}`")
+    found = await way(memories, "StepOne", "StepFive")
+    assert [set(edge) for edge in found] == [{"StepOne", "StepTwo"}, {"StepTwo", "StepFive"}]
+    assert await way(memories, "StepOne", "StepOne") == []
+    assert len(await way(memories, "StepFour", "StepOne")) == 3
+
+
+async def test_where_all_around_one_end_is_known_no_way_is_looked_for_from_the_other(
+    memories: Memories, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+    await keep(memories, "`LonelyOne` is beside `LonelyTwo`")
+    assert await way(memories, "LeftEnd", "LonelyOne") == []
+    assert asked == ["leftend", "lonelyone", "lonelytwo"]
+    asked.clear()
+    # Of what many memories mention, only some were looked at.
+    monkeypatch.setattr(graph, "FEW_LOOKED_AT", 0)
+    assert await way(memories, "LeftEnd", "LonelyOne") == []
+    assert "leftend" in asked
     with pytest.raises(InvalidInput, match="entities"):
         await memories.read(lambda tx: graph.neighbours(tx, "nobody", 1, 50))
 

@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
+
+# Where no terminal says how wide it is.
+USUAL_WIDTH = 80
+
+
+@cache
+def _width() -> int:
+    """How wide help is: as the environment says, or the terminal."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return int(said) - 2
+    try:
+        return (os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or USUAL_WIDTH) - 2
+    except (OSError, ValueError):
+        return USUAL_WIDTH - 2
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every option. Without a width it asks `shutil`, which loads three compressors."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width())
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             usage=usage,
             description=about,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
         self.flags: list[argparse.Action] = []

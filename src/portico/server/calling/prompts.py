@@ -82,6 +82,10 @@ class Prompt:
             for name, one in schema.get("properties", {}).items()
         ]
 
+    def require(self, scopes: frozenset[str]) -> None:
+        """What its service asks of a principal that has scopes."""
+        self.body.service_scopes = scopes
+
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
         if self.auth is not None:
             await checks.allow(self.auth, call, self)

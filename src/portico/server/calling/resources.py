@@ -150,6 +150,10 @@ class Resource:
         if variables - parameters:
             raise UsageError(f"{self.name}() has no parameter for the variable {sorted(variables - parameters)[0]!r}")
 
+    def require(self, scopes: frozenset[str]) -> None:
+        """What its service asks of a principal that has scopes."""
+        self.body.service_scopes = scopes
+
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
         if self.auth is not None:
             await checks.allow(self.auth, call, self)

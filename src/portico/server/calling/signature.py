@@ -313,13 +313,19 @@ def verifier(hint: Any, name: str) -> Verify | None:
         return None
     # A bool is an int for Python and not for JSON, so this one is compared exactly. No float: NaN becomes null.
     exact = bare if bare in (int, bool) else None
-    decode = msgspec.json.Decoder(Translator().translate(hint), dec_hook=hook).decode
+
+    @functools.cache
+    def made() -> Callable[[bytes], Any]:
+        return msgspec.json.Decoder(Translator().translate(hint), dec_hook=hook).decode
+
+    # Hardly a body returns anything but an instance of the class it promises, so that has one with the first that does.
+    decode = None if trusted else made()
 
     def verify(value: Any, encoded: bytes) -> None:
         if type(value) is exact or isinstance(value, trusted):
             return
         try:
-            decode(encoded)
+            (decode or made())(encoded)
         except ValueError as reason:
             raise TypeError(f"{name} returned a {type(value).__name__} that does not fit {hint}: {reason}") from None
 

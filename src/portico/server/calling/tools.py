@@ -136,7 +136,7 @@ class Tool:
             description=description if description is not None else signature.summary or None,
             input_schema=signature.input_schema,
             output_schema=_output_schema(options, signature),
-            annotations=_annotations(options.get("annotations")),
+            annotations=annotations_of(options.get("annotations")),
             icons=checked_icons(options.get("icons")),
             execution=None if self.task is None else {"taskSupport": self.task.mode},
             meta=described_meta(options) or None,
@@ -250,6 +250,19 @@ class Tool:
         await checks.allow(allow, call, self)
 
     @property
+    def hints(self) -> ToolAnnotations | None:
+        """What it says of itself."""
+        return self.definition.annotations
+
+    def redefine(self, change: Callable[[Definition], Definition]) -> None:
+        """Have it listed as what `change` makes of its definition."""
+        self.definition = change(self.definition)
+
+    def require(self, scopes: frozenset[str]) -> None:
+        """What its service asks of a principal that has scopes."""
+        self.body.service_scopes = scopes
+
+    @property
     def needs(self) -> frozenset[str]:
         """Everything that a principal with scopes has to have: what its author says, and what its service says."""
         return self.scopes | self.body.service_scopes
@@ -314,7 +327,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnotations | None:
+def annotations_of(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnotations | None:
     if given is None or isinstance(given, ToolAnnotations):
         return given
     known = {field: field for field in ToolAnnotations.__struct_fields__}

@@ -233,9 +233,9 @@ class Service(Registrar):
         offered = list(self.offers())
         for one in offered:
             if self.scoped and not isinstance(one, Completes):
-                hints = one.definition.annotations if isinstance(one, Tool) else None
+                hints = one.hints if isinstance(one, Tool) else None
                 reads = not isinstance(one, Tool) or (hints is not None and hints.read_only_hint is True)
-                one.body.service_scopes = frozenset({f"{self.name}:{'read' if reads else 'write'}"})
+                one.require(frozenset({f"{self.name}:{'read' if reads else 'write'}"}))
         return offered
 
     def offers(self) -> Iterator[Component]:

@@ -24,6 +24,7 @@ from portico.schema import (
 from portico.services.contracts import definitions, published
 from portico.services.contracts.definitions import Contract, Definition, plain
 from portico.services.contracts.hidden import hides, spells_hidden, visible
+from portico.services.contracts.invocations import is_invocation
 from portico.services.contracts.markdown import Fence, Table
 from portico.services.contracts.outcomes import UNDECLARED, require_validator
 from portico.services.contracts.render import render
@@ -190,7 +191,7 @@ class _Linter:
         if self._filled("invocation") is None:
             return
         name, line = self._written.invocation
-        if not definitions.is_invocation(name):
+        if not is_invocation(name):
             yield self._error(line, "invocation", f"{name!r} is no invocation name: lower case, module_name.tool_name")
         if self._written.name and self._written.name != name:
             yield self._error(line, "invocation", f"the heading says {self._written.name!r}, and this {name!r}")

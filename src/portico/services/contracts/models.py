@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import uuid4
 
 from portico.services.contracts import published
-from portico.services.contracts.definitions import CONTRACT_VERSION, INVOCATION_PATTERN
+from portico.services.contracts.definitions import CONTRACT_VERSION
+from portico.services.contracts.invocations import INVOCATION_PATTERN
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, model_validator

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
 from portico.extend import ERROR, Handler, InvalidParams, explained, identity_of, notices
 from portico.schema import shapes
-from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
+from portico.services.contracts import asking, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.surface import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Stopped, diff
+from portico.services.contracts.invocations import INVOCATION
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
 from portico.services.contracts.kept import KeptContracts
 from portico.services.contracts.lint import lint, lint_tools
@@ -86,7 +87,7 @@ def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
         version="1.0.0",
         annotations=annotations,
         aliases=[invocation],
-        meta={definitions.INVOCATION: invocation},
+        meta={INVOCATION: invocation},
     )
 
 

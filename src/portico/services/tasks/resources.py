@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from portico import Context
-from portico.extend import MOST_COMPLETIONS, Completer, Completes, Component, Prompt, Resource
+from portico.extend import MOST_COMPLETIONS, Completer, Completes, Component, LatePrompt, LateResource
 from portico.services import moments, texts
 from portico.services.stored import among
 from portico.services.tasks import records, results
@@ -40,16 +40,16 @@ class TaskResources:
 
     def offers(self) -> Iterator[Component]:
         at = f"{SCHEME}://"
-        yield Resource(self._all, f"{at}all", name="All tasks", mime_type=JSON)
-        yield Resource(self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)
-        yield Resource(self._blocked, f"{at}blocked", name="Blocked tasks", mime_type=JSON)
-        yield Resource(self._one, f"{at}{{id}}", name="A task", mime_type=JSON)
-        yield Resource(self._of_status, f"{at}status/{{status}}", name="Tasks of a status", mime_type=JSON)
+        yield LateResource(lambda: self._all, f"{at}all", name="All tasks", mime_type=JSON)
+        yield LateResource(lambda: self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)
+        yield LateResource(lambda: self._blocked, f"{at}blocked", name="Blocked tasks", mime_type=JSON)
+        yield LateResource(lambda: self._one, f"{at}{{id}}", name="A task", mime_type=JSON)
+        yield LateResource(lambda: self._of_status, f"{at}status/{{status}}", name="Tasks of a status", mime_type=JSON)
         yield Completes(f"{at}{{id}}", "id", Completer(self._complete_id))
         yield Completes(f"{at}status/{{status}}", "status", Completer(among(STATUSES)))
-        yield Prompt(self._plan_work, name="plan-work")
-        yield Prompt(self._triage_tasks, name="triage-tasks")
-        yield Prompt(self._standup, name="standup")
+        yield LatePrompt(lambda: self._plan_work, name="plan-work")
+        yield LatePrompt(lambda: self._triage_tasks, name="triage-tasks")
+        yield LatePrompt(lambda: self._standup, name="standup")
 
     async def _all(self, ctx: Context) -> results.TaskList:
         """The tasks, the most urgent first and of these the newest: how many, and the first hundred"""

@@ -13,7 +13,7 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from portico import Context
-from portico.extend import Component, Event, StoreError, Tool, explained
+from portico.extend import Component, Event, LateTool, StoreError, explained
 from portico.services.projects import Projects
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import inputs, records, results
@@ -451,8 +451,9 @@ class Tasks(StoredService[WorkItems]):
     def offers(self) -> Iterator[Component]:
         for one in TOOLS:
             names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
-            yield Tool(
-                getattr(self, one.name),
+            yield LateTool(
+                partial(getattr, self, one.name),
+                name=one.name,
                 aliases=sorted(names),
                 annotations=dict[str, Any](one.hints),
                 version=one.version,

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from portico.extend import BadStatement, Damaged, DatabaseClosed, StoreError
 from portico.services.memory.search import index_build
 from portico.services.memory.search.meaning import NoModel, embed_pending, prepare
+from portico.services.memory.store import statistics
 
 if TYPE_CHECKING:
     from portico.extend import Database
@@ -131,8 +133,11 @@ class IndexUpkeep:
                 await self._build()
 
     async def _build(self) -> None:
-        while await self._database.write(index_build.build):
-            pass
+        built = 0
+        while lot := await self._database.write(index_build.build):
+            built += lot
+        if built >= statistics.MUCH:
+            await self._database.write(partial(statistics.note_load, written=built), isolation="read committed")
         if self._meanings is not None:
             await self._database.write(prepare)
         self._whole.set()

@@ -214,12 +214,18 @@ class SumsOfBits(dict[int, float]):
         return found
 
 
-def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int) -> Matches:
+# How many memories have each term, as far as it was counted.
+Counted = dict[str, int]
+
+
+def match(
+    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, counted: Counted
+) -> Matches:
     """`scopes` are the only ones that are looked into, and `memories` is how many these have."""
     namespaces = list(named_namespaces(tx, terms, scopes))
     found = Matches({**terms, **{one.term: one.share for one in namespaces}}, memories)
     if memories > MANY_MEMORIES:
-        frequent = _match_rare(tx, found, terms, scopes)
+        frequent = _match_rare(tx, found, _frequencies(tx, terms, scopes, counted), scopes)
         if frequent:
             best = [seat for _, seat in found.leading(BEST)]
             _look_up(tx, found, frequent, sorted({*best, *_beside(best)}))
@@ -231,11 +237,16 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
 
 
 def match_among(
-    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, seats: Sequence[int]
+    tx: Transaction,
+    terms: Mapping[str, float],
+    scopes: Sequence[int] | None,
+    memories: int,
+    counted: Counted,
+    seats: Sequence[int],
 ) -> Matches:
     """What the words match in these memories, and around the best of them."""
     found = Matches(terms, memories)
-    frequencies = _frequencies(tx, terms, scopes)
+    frequencies = _frequencies(tx, terms, scopes, counted)
     own = _at(tx, [term for _, term in frequencies], seats)
     first = Matches(terms, memories)
     for frequency, term in frequencies:
@@ -271,12 +282,12 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
 
 
 def _match_rare(
-    tx: Transaction, found: Matches, terms: Iterable[str], scopes: Sequence[int] | None
+    tx: Transaction, found: Matches, frequencies: list[tuple[int, str]], scopes: Sequence[int] | None
 ) -> list[tuple[int, str]]:
     """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
     left = MOST_POSTINGS
     frequent: list[tuple[int, str]] = []
-    for frequency, term in _frequencies(tx, terms, scopes):
+    for frequency, term in frequencies:
         if frequency > left and left < MOST_POSTINGS:
             frequent.append((frequency, term))
         else:
@@ -304,12 +315,19 @@ def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str
     return found
 
 
-def _frequencies(tx: Transaction, terms: Iterable[str], scopes: Sequence[int] | None) -> list[tuple[int, str]]:
+def _frequencies(
+    tx: Transaction, wanted: Iterable[str], scopes: Sequence[int] | None, counted: Counted
+) -> list[tuple[int, str]]:
     """Those of these terms that some memory has, and how many have each, the rarest first; of a frequent one, that it
     is in too many to be read."""
-    terms = list(terms)
-    if not terms:
-        return []
+    wanted = list(wanted)
+    terms = [term for term in wanted if term not in counted]
+    if terms:
+        counted.update(_counts(tx, terms, scopes))
+    return sorted((counted[term], term) for term in wanted if counted[term])
+
+
+def _counts(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> Counted:
     source, values = within(scopes)
     # To skip the postings of a frequent one is quicker than to count them.
     one = (
@@ -317,8 +335,7 @@ def _frequencies(tx: Transaction, terms: Iterable[str], scopes: Sequence[int] | 
         "(select count(*) from {2} p.term = :term_{0}))"
     )
     sql = one_by_one(one.format("{0}", MOST_POSTINGS + 1, source, MOST_POSTINGS), len(terms))
-    found = tx.all(tuple, sql, values | term_values(terms))
-    return sorted((frequency, terms[number]) for number, frequency in found if frequency)
+    return {terms[number]: frequency for number, frequency in tx.all(tuple, sql, values | term_values(terms))}
 
 
 def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] | None) -> dict[str, Postings]:

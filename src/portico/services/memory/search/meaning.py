@@ -159,8 +159,8 @@ async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> 
     waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))
     if not waiting:
         return 0
-    vectors = await asyncio.to_thread(meanings.encode, [text for _, text in waiting])
-    done = [(seat, vector) for (seat, _), vector in zip(waiting, vectors, strict=True)]
+    vectors = await asyncio.to_thread(meanings.encode, list(waiting.values()))
+    done = [(seat, text, vector) for (seat, text), vector in zip(waiting.items(), vectors, strict=True)]
     await db.write(lambda tx: _keep(tx, meanings.name, done), isolation="read committed")
     return len(done)
 
@@ -173,27 +173,32 @@ def passage(own: str, before: str | None) -> str:
     return f"{' '.join(prose(before[-8 * BEFORE :]).split())[-BEFORE:]}\n{text}"
 
 
-def _waiting(tx: Transaction, model: str, most: int) -> list[tuple[int, str]]:
-    """Those that no model has encoded, and then those that another one has."""
+def _waiting(tx: Transaction, model: str, most: int) -> dict[int, str]:
+    """What is to be encoded, by seat: of memories that no model has encoded, and then of those that another one has."""
     sql = f"select seat from memory_seat where kind <> {ABSENT} and {{}} order by seat desc limit :most"
     chosen = tx.all(int, sql.format("model is null"), {"most": most})
     if not chosen:
         chosen = tx.all(int, sql.format("(model < :model or model > :model)"), {"most": most, "model": model})
+    return _passages(tx, chosen)
+
+
+def _passages(tx: Transaction, seats: list[int]) -> dict[int, str]:
+    """What is to be encoded of the memories at these seats, by seat."""
     rows = tx.all(
         tuple[int, str | None, int, str, str | None, int | None, str | None],
         "select own.seat, memory.author, own.kind, memory.content, earlier.author, before.kind, earlier.content "
         "from memory_seat as own join memory on memory.id = own.memory "
         "left join memory_seat as before on before.seat = own.seat - 1 "
         "left join memory as earlier on earlier.id = before.memory "
-        "where own.seat in :seats order by own.seat",
-        {"seats": chosen},
+        f"where own.seat in :seats and own.kind <> {ABSENT} order by own.seat",
+        {"seats": seats},
     )
-    found = []
+    found = {}
     for seat, author, kind, content, other, other_kind, earlier in rows:
         before = None
         if earlier is not None and positions.place_of(seat):
             before = _said(other, other_kind, earlier)
-        found.append((seat, passage(_said(author, kind, content), before)))
+        found[seat] = passage(_said(author, kind, content), before)
     return found
 
 
@@ -202,12 +207,16 @@ def _said(author: str | None, kind: int | None, content: str) -> str:
     return f"{author}: {content}" if author is not None and kind == PERSON else content
 
 
-def _keep(tx: Transaction, model: str, done: list[tuple[int, Array]]) -> None:
+def _keep(tx: Transaction, model: str, done: list[tuple[int, str, Array]]) -> None:
+    """The vectors of those that say what was encoded; one that was changed meanwhile is waiting again."""
     # So that the numbers of signs are seen in their order by those who only read the new ones.
     tx.lock("memory signs")
-    sql = f"select seat from memory_seat where seat in :seats and kind <> {ABSENT}"
-    still = set(tx.all(int, sql, {"seats": [seat for seat, _ in done]}))
-    kept = [(seat, vector) for seat, vector in done if seat in still]
+    # A caller who changes one now, does so after this. What they say is read in a statement of its own, which sees the
+    # changes that were waited for.
+    sql = "select seat from memory_seat where seat in :seats order by seat for update"
+    locked = tx.all(int, sql, {"seats": [seat for seat, _, _ in done]})
+    said = _passages(tx, locked)
+    kept = [(seat, vector) for seat, text, vector in done if said.get(seat) == text]
     seats = {"seats": [seat for seat, _ in kept]}
     tx.run("delete from memory_sign where seat in :seats", seats)
     known = tx.run("delete from memory_vector where seat in :seats", seats)
@@ -220,7 +229,7 @@ def _keep(tx: Transaction, model: str, done: list[tuple[int, Array]]) -> None:
         "insert into memory_sign (seat, model, signs) values (?, ?, ?)",
         [(seat, model, _signs(vector).tobytes()) for seat, vector in kept],
     )
-    tx.run("update memory_seat set model = :model where seat in :seats", {"model": model, "seats": list(still)})
+    tx.run("update memory_seat set model = :model where seat in :seats", {"model": model, **seats})
 
 
 def _packed(vector: Array) -> tuple[float, bytes]:

@@ -33,7 +33,7 @@ from portico.services.memory.search.features import (
     of_text,
 )
 from portico.services.memory.search.index import reading_of
-from portico.services.memory.search.matching import match, match_among, most_alike
+from portico.services.memory.search.matching import Counted, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.other_words import add_other_words
 from portico.services.memory.search.question import Manner, Question, ask, terms_of
@@ -131,6 +131,7 @@ class RecallQuery(Struct, frozen=True):
     sense: Sense | None = None
     # The only memories to look at, by their ids; None means all.
     among: Sequence[str] | None = None
+    counted: Counted = field(default_factory=dict)
 
 
 class Look(Struct, frozen=True):
@@ -187,9 +188,10 @@ def _ranked_within(
     found = rank(tx, search)
     if condition and among is None and len(found) < limit:
         # Many fit the filter, and hardly any of them have the words that were looked for first.
-        newest = selection.listed(tx, filter, limit=NEWEST, at=at)
+        newest = selection.listed(tx, filter, limit=NEWEST, at=at, many=True)
         among = list(dict.fromkeys([*(one.memory for one in found), *(id for _, id in newest)]))
-        found = rank(tx, replace(search, among=among))
+        # The filter lets all of these through.
+        found = rank(tx, replace(search, among=among, condition="", values={}))
     return found
 
 
@@ -322,7 +324,7 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     # If the question is only a name, search for the texts that mention it.
     terms = terms or question.terms
     if search.among is None:
-        matches = match(tx, terms, search.scopes, memories)
+        matches = match(tx, terms, search.scopes, memories, search.counted)
         alike = add_other_words(tx, matches, terms, search.scopes)
         nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
         most = max(LOOKED_AT if memories > FEW_MEMORIES else LOOKED_AT_OF_FEW, 3 * search.limit)
@@ -332,7 +334,7 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     else:
         candidates = reader.of(search.among)
         seats = [one[0] for one in candidates]
-        matches = match_among(tx, terms, search.scopes, memories, seats)
+        matches = match_among(tx, terms, search.scopes, memories, search.counted, seats)
         add_other_words(tx, matches, terms, search.scopes, seats)
         if sense is None:
             candidates = [one for one in candidates if matches.is_near(one[0])]
@@ -395,9 +397,13 @@ class _CandidateReader:
     def enough(self, choose: Callable[[int], list[int]], most: int, also: Sequence[int] = ()) -> list[Candidate]:
         """As many candidates as are wanted, of those that `choose` returns first. Where the condition leaves too few of
         them, more and more of what `choose` returns."""
+        known: dict[int, Candidate | None] = {}
         while True:
             chosen = choose(most)
-            found = self._candidates(list(dict.fromkeys([*chosen, *also])))
+            wanted = dict.fromkeys([*chosen, *also])
+            fresh = [seat for seat in wanted if seat not in known]
+            known |= dict.fromkeys(fresh) | {one[0]: one for one in self._candidates("seat", fresh)}
+            found = [one for one in map(known.__getitem__, wanted) if one is not None]
             if len(found) >= self._search.limit or len(chosen) < most or not self._search.condition:
                 return found
             most *= 4
@@ -406,15 +412,17 @@ class _CandidateReader:
 
     def of(self, ids: Sequence[str]) -> list[Candidate]:
         """Those of these memories that are indexed and that the condition lets through."""
-        seats = self._tx.all(int, "select seat from memory_seat where memory in :ids", {"ids": list(ids)})
+        found = self._candidates("memory", ids)
         inside = None if self._search.scopes is None else set(self._search.scopes)
-        return self._candidates([seat for seat in seats if inside is None or positions.scope_of(seat) in inside])
+        return [one for one in found if inside is None or positions.scope_of(one[0]) in inside]
 
-    def _candidates(self, seats: list[int]) -> list[Candidate]:
+    def _candidates(self, column: str, keys: Sequence[int | str]) -> list[Candidate]:
+        if not keys:
+            return []
         # As one list, because each row takes a turn of the interpreter's lock.
         sql = (
             "select coalesce(cast(json_agg(json_build_array(memory_seat.seat, memory_seat.memory, memory_seat.author, "
             "memory_seat.kind, memory_seat.substance, memory_seat.marks)) as text), '[]') "
-            f"from {self._source} where memory_seat.seat in :seats and {self._where}"
+            f"from {self._source} where memory_seat.{column} in :keys and {self._where}"
         )
-        return self._tx.one(list[Candidate], sql, {**self._values, "seats": seats})
+        return self._tx.one(list[Candidate], sql, {**self._values, "keys": list(keys)})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from portico import Context
 from portico.services.memory.service.speaking import Body, Codes, speaking
-from portico.services.memory.service.webhooks import Webhooks
 from portico.services.memory.store import statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
@@ -16,6 +15,9 @@ from portico.services.memory.store.records import Record
 from portico.services.memory.store.screening_policy import Guard
 from portico.services.projects import Projects
 from portico.services.stored import StoredService
+
+if TYPE_CHECKING:
+    from portico.services.memory.service.webhooks import Webhooks
 
 Id = Annotated[str, Meta(min_length=1, max_length=300, description="The id of a memory, or its URN")]
 FilterChoice = Annotated[
@@ -34,11 +36,13 @@ class Access:
         self._codes = codes
         self.prefix = prefix
         self.guard = guard
-        self.webhooks = Webhooks({})
+        # Where there are some.
+        self.webhooks: Webhooks | None = None
 
     def tell(self, change: str, memory: Record) -> None:
         """Tell the webhooks of a change that was made by a call here."""
-        self.webhooks.tell(change, memory, self.prefix)
+        if self.webhooks is not None:
+            self.webhooks.tell(change, memory, self.prefix)
 
     def speaking(self, body: Body, name: str = "", *, resource: bool = False) -> Body:
         """A body that is offered under a name."""

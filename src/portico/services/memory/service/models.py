@@ -10,14 +10,20 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portico import Context, ProtocolError, ToolError, UsageError
+from portico._lazy import LazyModule
 from portico.services.memory.errors import Blocked, InvalidInput, ModelFailed
 from portico.services.memory.service.access import Access
-from portico.services.memory.service.chat_models import ChatModel, chat_model
 from portico.services.memory.store import inputs
-from portico.services.memory.store.advice import AskModel, ModelAnswer
+
+if TYPE_CHECKING:
+    from portico.services.memory.service import chat_models
+    from portico.services.memory.store import advice
+else:
+    chat_models = LazyModule("portico.services.memory.service.chat_models")
+    advice = LazyModule("portico.services.memory.store.advice")
 
 Provider = Callable[[str, int], Awaitable[str]]
 Rung = Callable[[str, int], Awaitable[Any]]
@@ -29,7 +35,7 @@ CLIENT_SECONDS, PROVIDER_SECONDS = 300.0, 60.0
 def _imported(given: Provider | str | Mapping[str, Any] | None) -> Provider | None:
     """From a portico.toml it comes as `module:function`, or as the settings of an endpoint."""
     if isinstance(given, Mapping):
-        return chat_model(given)
+        return chat_models.chat_model(given)
     if not isinstance(given, str):
         return given
     module, colon, name = given.partition(":")
@@ -45,7 +51,7 @@ def _imported(given: Provider | str | Mapping[str, Any] | None) -> Provider | No
 
 def _patience(provider: Provider) -> float:
     # It looks after the time itself, and knows better what was late.
-    return provider.seconds + 5 if isinstance(provider, ChatModel) else PROVIDER_SECONDS
+    return provider.seconds + 5 if isinstance(provider, chat_models.ChatModel) else PROVIDER_SECONDS
 
 
 class ModelLadder:
@@ -53,7 +59,7 @@ class ModelLadder:
         self._access = access
         self._provider = _imported(provider)
 
-    def ask(self, ctx: Context) -> AskModel | None:
+    def ask(self, ctx: Context) -> advice.AskModel | None:
         """None when there is no model at all."""
         rungs = list(self._rungs(ctx))
         return ModelAsker(ctx, rungs, self._access) if rungs else None
@@ -93,12 +99,12 @@ class ModelAsker:
 
     async def __call__(
         self, question: str, tokens: int, is_useful: Callable[[str], object] = bool, /
-    ) -> ModelAnswer | None:
+    ) -> advice.ModelAnswer | None:
         self._refused = 0
         for name, rung in self._rungs:
             said = await self._tried(name, rung, question, tokens)
             if said is not None and is_useful(said):
-                return ModelAnswer(said, name)
+                return advice.ModelAnswer(said, name)
             if said is not None:
                 self._warn(f"The model of the {name} said nothing of use.")
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
 from portico import Context
-from portico.extend import Completer, Completes, Component, Prompt
+from portico._lazy import LazyModule
+from portico.extend import Completer, Completes, Component, LatePrompt
 from portico.services import texts
-from portico.services.memory.service import intent as intents
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.models import ModelLadder
 from portico.services.memory.service.speaking import Body
@@ -19,6 +19,11 @@ from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, known_namespace, suggested
 from portico.services.memory.store.records import Record, whence
 from portico.services.stored import among
+
+if TYPE_CHECKING:
+    from portico.services.memory.service import intent as intents
+else:
+    intents = LazyModule("portico.services.memory.service.intent")
 
 SHOWN, REVIEWED = 10, 50
 HELP, PROMPTS = Path(__file__).with_name("help.md"), Path(__file__).with_name("prompts.md")
@@ -63,8 +68,8 @@ class MemoryPrompts:
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
-    def _prompt(self, body: Body, name: str) -> Prompt:
-        return Prompt(self._access.speaking(body, f"the prompt {name}"), name=name)
+    def _prompt(self, body: Body, name: str) -> LatePrompt:
+        return LatePrompt(lambda: self._access.speaking(body, f"the prompt {name}"), name=name)
 
     def _text(self, name: str, **values: Any) -> str:
         return texts.sections(PROMPTS)[name].format(p=self._access.prefix, **values)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from portico import Context
-from portico.extend import Completer, Completes, Component, Resource
+from portico._lazy import LazyModule
+from portico.extend import Completer, Completes, Component, LateResource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory, NoSuchPrompt
 from portico.services.memory.service import prompts, results
 from portico.services.memory.service.access import Access
-from portico.services.memory.service.overview import Summary, status_of, summary_of
 from portico.services.memory.service.speaking import Body
 from portico.services.memory.store import graph, records, selection, statistics, templates
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
 from portico.services.memory.store.templates import SavedPrompt
 from portico.services.stored import among
+
+if TYPE_CHECKING:
+    from portico.services.memory.service import overview
+else:
+    overview = LazyModule("portico.services.memory.service.overview")
 
 MOST_LISTED, MOST_COUNTED = 100, 2000
 JSON, MARKDOWN = "application/json", "text/markdown"
@@ -103,9 +108,11 @@ class MemoryResources:
 
     def _resource(
         self, body: Body, uri: str, name: str, *, mime_type: str = JSON, description: str | None = None
-    ) -> Resource:
-        spoken = self._access.speaking(body, f"reading {uri}", resource=True)
-        return Resource(spoken, uri, name=name, mime_type=mime_type, description=description)
+    ) -> LateResource:
+        def load() -> Body:
+            return self._access.speaking(body, f"reading {uri}", resource=True)
+
+        return LateResource(load, uri, name=name, mime_type=mime_type, description=description)
 
     async def _help(self, ctx: Context) -> str:
         """What this memory is and how to use it"""
@@ -177,16 +184,16 @@ class MemoryResources:
 
     async def _status(self, ctx: Context) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept"""
-        return await status_of(self._access, ctx)
+        return await overview.status_of(self._access, ctx)
 
     async def _summaries(self, ctx: Context) -> Listing:
         """The memories that sum others up"""
         self._watch("summaries")
         return await self._listing(ctx, MemoryFilter().also("tag", "summary"))
 
-    async def _summary(self, ctx: Context, id: str) -> Summary:
+    async def _summary(self, ctx: Context, id: str) -> overview.Summary:
         """A memory that sums others up, and those it stands for"""
-        return await summary_of(self._access, id, ctx)
+        return await overview.summary_of(self._access, id, ctx)
 
     async def _saved_prompts(self, ctx: Context) -> SavedListing:
         """The prompts that were saved; each is also a prompt of this server"""

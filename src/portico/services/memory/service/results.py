@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico._lazy import LazyModule
 from portico.services import moments, texts
-from portico.services.memory.store.capture import Disagreement, Taken
 from portico.services.memory.store.memories import Hit
 from portico.services.memory.store.records import MemoryEvent, Record
 from portico.services.memory.store.screening_policy import Passed
 from portico.services.stored import copied
+
+if TYPE_CHECKING:
+    from portico.services.memory.store import capture as capturing
+else:
+    capturing = LazyModule("portico.services.memory.store.capture")
 
 MEDIUM = 400
 LIGHT = 120
@@ -63,7 +68,9 @@ class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
     duplicate_of: Annotated[str | None, "The id of the memory that says it already"] = None
     superseded: Annotated[str | None, "The id of the memory that it takes the place of"] = None
-    conflicts: Annotated[list[Disagreement], "Memories that it seems to contradict"] = field(default_factory=list)
+    conflicts: Annotated[list[capturing.Disagreement], "Memories that it seems to contradict"] = field(
+        default_factory=list
+    )
     notes: Annotated[list[str], "What else there is to say about it"] = field(default_factory=list)
     expires_at: Annotated[str | None, "When it will be forgotten"] = None
 
@@ -180,7 +187,7 @@ def whole(record: Record, scheme: str, notes: Sequence[str] = ()) -> Whole:
     return copied(record, Whole, moments.written, urn=urn(record, scheme), notes=list(notes))
 
 
-def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
+def captured(taken: capturing.Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
     """`passed` is what was found in it before it was stored."""
     return copied(
         taken.record,

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from portico import Server, UsageError
-from portico.extend import Component, Event, StoreError, Tool, explained
+from portico._lazy import LazyModule
+from portico.extend import Component, Event, LateTool, StoreError, explained
 from portico.services.memory.errors import InvalidInput, MemoryRefusal
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.listings import ServerListings
 from portico.services.memory.service.models import ModelLadder, Provider
-from portico.services.memory.service.overview import OverviewTools
 from portico.services.memory.service.prompts import MemoryPrompts
 from portico.services.memory.service.resources import MemoryResources
-from portico.services.memory.service.sharing import SharingTools
-from portico.services.memory.service.speaking import Codes
-from portico.services.memory.service.tools import MemoryTools
-from portico.services.memory.service.upkeep import UpkeepTools
-from portico.services.memory.service.webhooks import Webhooks
+from portico.services.memory.service.speaking import Body, Codes
 from portico.services.memory.store import records, templates
 from portico.services.memory.store.memories import Memories, refusal_of
 from portico.services.memory.store.namespaces import DOMAINS
 from portico.services.memory.store.screening_policy import Guard, Policy
 from portico.services.projects import Projects
 from portico.services.stored import StoredService
+
+if TYPE_CHECKING:
+    from portico.services.memory.service import overview, sharing, tools, upkeep
+    from portico.services.memory.service import webhooks as hooks
+else:
+    overview = LazyModule("portico.services.memory.service.overview")
+    sharing = LazyModule("portico.services.memory.service.sharing")
+    tools = LazyModule("portico.services.memory.service.tools")
+    upkeep = LazyModule("portico.services.memory.service.upkeep")
+    hooks = LazyModule("portico.services.memory.service.webhooks")
+
+Group = Literal["single", "overview", "upkeep", "sharing"]
 
 # What memories are addressed by, here and in servers that others know.
 SCHEMES = ("memory", "subcog")
@@ -52,6 +61,7 @@ class ToolRow(NamedTuple):
     # Names that it is known by elsewhere, without a prefix.
     alone: tuple[str, ...] = ()
     version: str | None = None
+    group: Group = "single"
 
 
 class Memory(StoredService[Memories]):
@@ -106,16 +116,18 @@ class Memory(StoredService[Memories]):
         self.guard = Guard(secrets, personal, screening, examples=examples)
         access = self._access = Access(self, naming, self.guard, self._projects, codes)
         self._resources = MemoryResources(access, self._watch)
-        self._webhooks = access.webhooks = Webhooks(webhooks or {})
+        if webhooks:
+            access.webhooks = hooks.Webhooks(webhooks)
         ladder = ModelLadder(access, provider)
         self._prompts = MemoryPrompts(access, ladder)
         self._listings = ServerListings(access, self._resources.listed)
-        self._tools = (
-            MemoryTools(access),
-            OverviewTools(access),
-            UpkeepTools(access, ladder, self._listings),
-            SharingTools(access),
-        )
+        # The tools, by what they are about: each group is loaded with the first of it.
+        self._groups: dict[Group, Callable[[], Any]] = {
+            "single": cache(lambda: tools.MemoryTools(access)),
+            "overview": cache(lambda: overview.OverviewTools(access)),
+            "upkeep": cache(lambda: upkeep.UpkeepTools(access, ladder, self._listings)),
+            "sharing": cache(lambda: sharing.SharingTools(access)),
+        }
 
     # The store
 
@@ -124,7 +136,7 @@ class Memory(StoredService[Memories]):
         stack.push_async_callback(memories.close)
         await memories.open(thorough=True, read_only=self._read_only)
         await self._listings.refresh(memories)
-        for work in self._webhooks.work():
+        for work in () if self._access.webhooks is None else self._access.webhooks.work():
             self._run(stack, work)
         return memories
 
@@ -172,16 +184,19 @@ class Memory(StoredService[Memories]):
         yield from self._prompts.offers()
         yield from super().offers()
 
-    def _tool(self, row: ToolRow) -> Tool:
+    def _tool(self, row: ToolRow) -> LateTool:
         names = (row.name, *row.also)
         prefixes = ("memory_", "memory.", "subcog_", "subcog.")
         # In this order: contracts call a tool by the first that has a dot.
         aliases = [*(f"{prefix}{name}" for name in names for prefix in prefixes), *row.alone]
         listed = f"{self._prefix}_{row.name}"
-        method = row.method or row.name
-        body = next(getattr(group, method) for group in self._tools if hasattr(group, method))
-        return Tool(
-            self._access.speaking(body, listed),
+
+        def load() -> Callable[..., Any]:
+            body: Body = getattr(self._groups[row.group](), row.method or row.name)
+            return self._access.speaking(body, listed)
+
+        return LateTool(
+            load,
             name=listed,
             aliases=[one for one in aliases if one != listed],
             annotations=row.hints,
@@ -198,23 +213,23 @@ TOOLS = (
     ToolRow("restore", WRITE),
     ToolRow("history", READ),
     ToolRow("delete_all", DESTROY),
-    ToolRow("status", READ),
-    ToolRow("namespaces", READ),
-    ToolRow("consolidate", DESTROY),
-    ToolRow("enrich", WRITE),
-    ToolRow("conflicts", DESTROY),
-    ToolRow("prompts", DESTROY, also=("templates",)),
-    ToolRow("graph", READ),
-    ToolRow("export", READ, also=("gdpr_export",)),
-    ToolRow("import", DESTROY, method="import_"),
-    ToolRow("sync", {**DESTROY, "openWorldHint": True}),
-    ToolRow("gc", DESTROY, usual=False),
-    ToolRow("reindex", {**WRITE, "idempotentHint": True}, usual=False),
-    ToolRow("erase", DESTROY, usual=False),
-    ToolRow("summary", READ, usual=False, also=("get_summary",), version="1.1.0"),
-    ToolRow("init", READ, usual=False, version="1.1.0"),
-    ToolRow("groups", DESTROY, usual=False),
-    ToolRow("webhooks", {**WRITE, "openWorldHint": True}, usual=False),
-    ToolRow("intent", READ, usual=False),
-    ToolRow("guide", READ, usual=False, alone=("prompt_understanding",)),
+    ToolRow("status", READ, group="overview"),
+    ToolRow("namespaces", READ, group="overview"),
+    ToolRow("consolidate", DESTROY, group="upkeep"),
+    ToolRow("enrich", WRITE, group="upkeep"),
+    ToolRow("conflicts", DESTROY, group="overview"),
+    ToolRow("prompts", DESTROY, also=("templates",), group="upkeep"),
+    ToolRow("graph", READ, group="upkeep"),
+    ToolRow("export", READ, also=("gdpr_export",), group="upkeep"),
+    ToolRow("import", DESTROY, method="import_", group="upkeep"),
+    ToolRow("sync", {**DESTROY, "openWorldHint": True}, group="upkeep"),
+    ToolRow("gc", DESTROY, usual=False, group="upkeep"),
+    ToolRow("reindex", {**WRITE, "idempotentHint": True}, usual=False, group="upkeep"),
+    ToolRow("erase", DESTROY, usual=False, group="upkeep"),
+    ToolRow("summary", READ, usual=False, also=("get_summary",), version="1.1.0", group="overview"),
+    ToolRow("init", READ, usual=False, version="1.1.0", group="overview"),
+    ToolRow("groups", DESTROY, usual=False, group="sharing"),
+    ToolRow("webhooks", {**WRITE, "openWorldHint": True}, usual=False, group="sharing"),
+    ToolRow("intent", READ, usual=False, group="upkeep"),
+    ToolRow("guide", READ, usual=False, alone=("prompt_understanding",), group="overview"),
 )

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from portico import Context
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service.access import Access
-from portico.services.memory.service.webhooks import HookState
+from portico.services.memory.service.webhooks import HookState, Webhooks
 from portico.services.memory.share import groups, tables
 from portico.services.memory.share.groups import MemberGroup, Role
 from portico.services.stored import requester
@@ -75,7 +75,7 @@ class SharingTools:
         name: Annotated[str | None, Meta(max_length=200, description="For test: which one")] = None,
     ) -> WebhookList:
         """Who is told of changes, and how that goes. Webhooks are settings of the server: no call can add one."""
-        hooks = self._access.webhooks
+        hooks = Webhooks({}) if self._access.webhooks is None else self._access.webhooks
         if action == "list":
             found = hooks.states()
             return WebhookList(webhooks=found, note=None if found else "There are none in the settings of this server.")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from portico import Context
+from portico._lazy import LazyModule
 from portico.services import repository
 from portico.services.memory.service import results
 from portico.services.memory.service.access import Access, Id
 from portico.services.memory.store import inputs
-from portico.services.memory.store.capture import Draft, OnDuplicate
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import MOST_RESULTS
 from portico.services.memory.store.namespaces import WRITABLE, checked_namespace, known_namespace
 from portico.services.stored import requester
+
+if TYPE_CHECKING:
+    from portico.services.memory.store import capture as capturing
+else:
+    capturing = LazyModule("portico.services.memory.store.capture")
 
 LIST_LIMIT, SEARCH_LIMIT = 50, 10
 
@@ -60,7 +65,7 @@ class MemoryTools:
         branch: Annotated[str | None, "The git branch it is about"] = None,
         path: Annotated[str | None, "The file it is about"] = None,
         on_duplicate: Annotated[
-            OnDuplicate,
+            capturing.OnDuplicate,
             "When it is known already: skip (keep the old one), merge (add to it), supersede (replace it), "
             "error, keep (both)",
         ] = "skip",
@@ -79,7 +84,7 @@ class MemoryTools:
             *inputs.bounded_tags(tags or ()),
         )
         kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
-        draft = Draft(
+        draft = capturing.Draft(
             content=kept,
             namespace=namespace,
             tags=kept_tags,

@@ -81,6 +81,8 @@ async def bring(
             counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
         totals = [one + other for one, other in zip(totals, counts, strict=True)]
         done(sum(totals), len(read))
+    if not dry_run:
+        await memories.loaded(totals[0])
     return Brought(
         added=totals[0],
         updated=totals[1],

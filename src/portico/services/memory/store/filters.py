@@ -107,32 +107,32 @@ def _condition(key: str, value: str, *, negated: bool) -> Condition:
     return Condition(key, tuple(one.lower() for one in values) if key in ("tag", "entity") else values, negated)
 
 
-def where(filter: MemoryFilter, usual_statuses: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """A condition on the table `memory`, and its parameters."""
+def where(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = "filter") -> tuple[str, dict[str, Any]]:
+    """A condition on the table `memory`, and its parameters, whose names begin with `prefix`."""
     parts: list[str] = []
     values: dict[str, Any] = {}
     for number, one in enumerate(filter.conditions):
-        name = f"filter_{number}"
+        name = f"{prefix}_{number}"
         phrase, given = _phrase(one, name)
         parts.append(f"not ({phrase})" if one.negated else f"({phrase})")
         values |= given
     if not filter.names("status"):
-        parts.append("memory.status in :filter_usual")
-        values["filter_usual"] = list(usual_statuses)
+        parts.append(f"memory.status in :{prefix}_usual")
+        values[f"{prefix}_usual"] = list(usual_statuses)
     if filter.homes:
-        parts.append("(memory.domain <> 'project' or memory.project in :filter_homes)")
-        values["filter_homes"] = list(filter.homes)
+        parts.append(f"(memory.domain <> 'project' or memory.project in :{prefix}_homes)")
+        values[f"{prefix}_homes"] = list(filter.homes)
     for bound, sign in (("since", ">="), ("until", "<=")):
         moment = getattr(filter, bound)
         if moment is not None:
-            parts.append(f"memory.at {sign} :filter_{bound}")
-            values[f"filter_{bound}"] = moment
+            parts.append(f"memory.at {sign} :{prefix}_{bound}")
+            values[f"{prefix}_{bound}"] = moment
     if filter.known_at is not None:
         parts.append(
-            "memory.created_at <= :filter_known and not exists (select 1 from memory_event "
-            "where memory_event.memory = memory.id and memory_event.at > :filter_known)"
+            f"memory.created_at <= :{prefix}_known and not exists (select 1 from memory_event "
+            f"where memory_event.memory = memory.id and memory_event.at > :{prefix}_known)"
         )
-        values["filter_known"] = filter.known_at
+        values[f"{prefix}_known"] = filter.known_at
     return " and ".join(parts) or "true", values
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Struct
 
+from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.store.entities import KINDS
 from portico.services.memory.store.namespaces import CURRENT
+
+if TYPE_CHECKING:
+    from portico.services.memory.store import entities as naming
+else:
+    naming = LazyModule("portico.services.memory.store.entities")
 
 Picture = Literal["mermaid", "dot", "text"]
 MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 1000
 # Of an entity that very many memories mention, so many are looked at; and fewer on the way to somewhere else.
 MOST_LOOKED_AT, FEW_LOOKED_AT = 400, 100
+# …and so many of those around it.
+FEW_EDGES = 50
 
 
 class EntityNode(Struct, frozen=True):
@@ -43,7 +50,7 @@ def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     of_kind = (
         "select * from (select name, label, kind, mentions from memory_entity where kind = :kind_{0} {1}) as of_{0}"
     )
-    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else KINDS)}
+    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else naming.KINDS)}
     found = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
     return tx.all(
         EntityNode,
@@ -102,22 +109,75 @@ def neighbours(tx: Transaction, name: str, depth: int, limit: int) -> Graph:
 def path(tx: Transaction, start: str, end: str) -> Graph:
     """The shortest way, or an empty graph where there is none within reach."""
     first, last = _found(tx, start), _found(tx, end)
-    came: dict[str, Edge | None] = {first: None}
-    waiting = deque([first])
-    while waiting and last not in came and len(came) < MOST_STEPS:
-        here = waiting.popleft()
-        for edge in beside(tx, here, 50, FEW_LOOKED_AT):
-            there = edge.target if edge.source == here else edge.source
-            if there not in came:
-                came[there] = edge
-                waiting.append(there)
-    edges: list[Edge] = []
-    at = last
-    while (step := came.get(at)) is not None:
-        edges.append(step)
-        at = step.source if step.target == at else step.target
-    names = {end for edge in edges for end in (edge.source, edge.target)} | ({first} if first == last else set())
-    return _labelled(tx, names, edges[::-1])
+    edges = [] if first == last else _way(tx, _Reach(first), _Reach(last))
+    return _labelled(tx, {first, *_ends(edges)} if edges or first == last else set(), edges)
+
+
+class _Reach:
+    """What is within reach of one end: each with the edge that leads on towards it, and how many steps it is away."""
+
+    def __init__(self, end: str) -> None:
+        self.came: dict[str, Edge | None] = {end: None}
+        self.steps: dict[str, int] = {end: 0}
+        # The farthest.
+        self.border = [end]
+        # Whether some of them may have more around them than was looked at.
+        self._is_cut = False
+
+    def widen(self, tx: Transaction, room: int) -> None:
+        """Take a step in every direction, or until there is no room for more."""
+        border, self.border = self.border, []
+        for here in border:
+            if len(self.border) >= room:
+                return
+            edges = beside(tx, here, FEW_EDGES, FEW_LOOKED_AT)
+            self._is_cut = self._is_cut or len(edges) == FEW_EDGES
+            for edge in edges:
+                there = edge.target if edge.source == here else edge.source
+                if there not in self.came:
+                    self.came[there] = edge
+                    self.steps[there] = self.steps[here] + 1
+                    self.border.append(there)
+
+    def is_all(self, tx: Transaction) -> bool:
+        """Whether there is nothing else around this end, and never was more than was looked at."""
+        if self.border or self._is_cut:
+            return False
+        sql = (
+            "select 1 from memory_entity where name in :names and exists (select 1 from memory_mention "
+            f"where memory_mention.entity = memory_entity.name limit 1 offset {FEW_LOOKED_AT}) limit 1"
+        )
+        return tx.maybe(int, sql, {"names": list(self.came)}) is None
+
+    def way_to(self, name: str) -> list[Edge]:
+        """From something within reach to the end."""
+        edges = []
+        while (step := self.came[name]) is not None:
+            edges.append(step)
+            name = step.source if step.target == name else step.target
+        return edges
+
+
+def _way(tx: Transaction, one: _Reach, other: _Reach) -> list[Edge]:
+    """From one end to the other. It is looked for from both: of two who know a hundred each, a common one is found
+    without asking the hundred. Who has fewer to ask goes on."""
+    while one.border or other.border:
+        room = MOST_STEPS - len(one.came) - len(other.came)
+        if room <= 0:
+            break
+        near, far = sorted((one, other), key=lambda reach: (not reach.border, len(reach.border)))
+        near.widen(tx, room)
+        met = [name for name in near.border if name in far.came]
+        if met:
+            between = min(met, key=far.steps.__getitem__)
+            return one.way_to(between)[::-1] + other.way_to(between)
+        if near.is_all(tx):
+            break
+    return []
+
+
+def _ends(edges: Iterable[Edge]) -> set[str]:
+    return {end for edge in edges for end in (edge.source, edge.target)}
 
 
 def _found(tx: Transaction, name: str) -> str:

@@ -10,28 +10,41 @@ async with Database(url) as database:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico._lazy import LazyModule
 from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
 from portico.services.memory.search import index_build, recall
 from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
-from portico.services.memory.store import capture, changes, entities, filters, inputs, past, records, selection
-from portico.services.memory.store.capture import Draft, Taken
+from portico.services.memory.store import filters, inputs, records, selection, statistics
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import Listed, MemoryEvent, Record
 from portico.services.repository import Where
 
+if TYPE_CHECKING:
+    from portico.services.memory.store import capture, changes, entities, past
+    from portico.services.memory.store.capture import Draft, Taken
+else:
+    # What a search does not need.
+    capture = LazyModule("portico.services.memory.store.capture")
+    changes = LazyModule("portico.services.memory.store.changes")
+    entities = LazyModule("portico.services.memory.store.entities")
+    past = LazyModule("portico.services.memory.store.past")
+
 T = TypeVar("T")
+log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 HISTORY = "memory"
@@ -114,6 +127,16 @@ class Memories:
     async def settled(self) -> None:
         """Wait until the index is whole, and where there is a model, until every memory has a vector."""
         await self._keeper.done()
+
+    async def loaded(self, written: int) -> None:
+        """To be said where very many have been written at once."""
+        if written < statistics.MUCH:
+            return
+        try:
+            await self.database.write(partial(statistics.note_load, written=written), isolation="read committed")
+        except StoreError as failure:
+            # What was written is there, and is found: more slowly for some minutes.
+            log.info("The database could not look at what it has: %s", failure)
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         return await self._perform(self.database.read, fn)
@@ -335,6 +358,7 @@ class Memories:
         while lot := await self.write(index_build.build):
             count += lot
             done(min(count, 2 * total), 2 * total)
+        await self.loaded(total)
         return total
 
     async def delete_all(

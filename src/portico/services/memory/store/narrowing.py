@@ -59,10 +59,12 @@ def few_by_condition(tx: Transaction, filter: MemoryFilter) -> list[str] | None:
     return None
 
 
-def streams(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> tuple[list[NewestFirst], MemoryFilter]:
+def streams(
+    tx: Transaction, filter: MemoryFilter, statuses: Sequence[str], *, many: bool = False
+) -> tuple[list[NewestFirst], MemoryFilter]:
     """What together has everything that a filter lets through, and as little else as can be known; and what of the
-    filter has still to be looked at."""
-    ids = few(tx, filter, statuses)
+    filter has still to be looked at. `many`: `few_by_condition` has found that there is more of each."""
+    ids = _few_of_place(tx, filter, statuses) if many else few(tx, filter, statuses)
     if ids is not None:
         return [NewestFirst(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})], filter
     options = [(_counted(tx, one), one) for one in _positive(filter) if one.key in (*_COLUMNS, *_TABLES)]

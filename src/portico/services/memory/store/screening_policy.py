@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+import portico.extend
 from portico import UsageError
-from portico.extend import screening
 from portico.services.memory.errors import Blocked
 
-Policy = screening.Action
+if TYPE_CHECKING:
+    from portico.extend import screening
+
+Policy = Literal["block", "redact", "allow"]
 
 # As many characters are looked through on the loop, within a millisecond; more have a thread.
 QUICK = 4_000
@@ -43,7 +47,15 @@ class Guard:
     ) -> None:
         if not isinstance(names or {}, Mapping):
             raise UsageError(f"{names!r} is no table of names and what to do about them")
-        self.rules = screening.Rules(secrets, personal, dict(names or {}), examples=examples)
+        self._policies, self._names, self._examples = (secrets, personal), dict(names or {}), examples
+        if self._names or not set(self._policies) <= set(get_args(Policy)):
+            # What is wrong with them is said now.
+            _ = self.rules
+
+    @cached_property
+    def rules(self) -> screening.Rules:
+        # Loaded with the first text: what finds secrets takes as long to load as all of a search.
+        return portico.extend.screening.Rules(*self._policies, self._names, examples=self._examples)
 
     async def check(self, *texts: str | None) -> Passed:
         """As `look`, without holding up the loop. None is an empty text."""
@@ -62,7 +74,7 @@ class Guard:
             if not text:
                 kept.append(text)
                 continue
-            screened = screening.screen(text, self.rules, tell=True)
+            screened = portico.extend.screening.screen(text, self.rules, tell=True)
             kept.append(screened.text or "")
             hidden |= screened.redacted.keys()
             seen |= screened.allowed.keys()
@@ -77,7 +89,7 @@ class Guard:
 
     def passed(self, text: str) -> tuple[str, list[str]]:
         """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
-        found = screening.screen(text, self.rules)
+        found = portico.extend.screening.screen(text, self.rules)
         if not found.redacted and not found.blocked:
             return text, []
         # What is allowed is looked for as well: it may overlap with what is not.

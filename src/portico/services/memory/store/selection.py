@@ -8,6 +8,7 @@ from portico.extend import Transaction
 from portico.services.memory.store import narrowing, records
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.narrowing import NewestFirst
 from portico.services.memory.store.records import ALIVE, Listed, Record
 
 
@@ -36,9 +37,10 @@ def listed(
     statuses: tuple[str, ...] = CURRENT,
     at: int,
     after: Listed | None = None,
+    many: bool = False,
 ) -> list[Listed]:
-    """Time and id of each that `matching` gives."""
-    sql, values = _streamed(tx, filter, statuses, after)
+    """Time and id of each that `matching` gives. `many`: it is known that each condition lets many through."""
+    sql, values = _streamed(tx, filter, statuses, after, many=many)
     return tx.all(
         tuple[int, str],
         f"select at, id from ({sql}) as streams order by at desc, id "
@@ -48,27 +50,39 @@ def listed(
 
 
 def _streamed(
-    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None
+    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None, *, many: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """A statement that gives the newest that a filter lets through, and its parameters."""
-    streams, rest = narrowing.streams(tx, filter, statuses)
+    streams, rest = narrowing.streams(tx, filter, statuses, many=many)
     condition, values = where(rest, statuses)
     parts = []
-    for number, one in enumerate(streams):
-        phrases = [one.phrase, condition, ALIVE]
+    for one in streams:
+        phrases = [one.phrase, condition]
+        if filter.known_at is not None:
+            # Hardly anything that is dated later was known then. SQLite goes by the first bound that it reads.
+            phrases.insert(1, f"{one.moment} <= :filter_known")
         phrases += [f"{one.moment} >= :filter_since"] if filter.since is not None else []
         phrases += [f"{one.moment} <= :filter_until"] if filter.until is not None else []
+        values |= one.values
+        parts.append((one, phrases))
+    if filter.known_at is not None:
+        # …and that has an index of its own, by which everything else is looked at.
+        whole, more = where(filter, statuses, "ahead")
+        values |= more
+        parts.append((NewestFirst(), ["memory.at > :ahead_known and memory.at > memory.created_at", whole]))
+    sql = []
+    for number, (one, phrases) in enumerate(parts):
         if after is not None:
             phrases.append(
                 f"{one.moment} <= :after_at and ({one.moment} < :after_at or {one.id} > cast(:after_id as text))"
             )
             values |= {"after_at": after[0], "after_id": after[1]}
-        values |= one.values
-        parts.append(
-            f"select * from (select {one.moment} as at, {one.id} as id from {one.source} where {' and '.join(phrases)} "
+        sql.append(
+            f"select * from (select {one.moment} as at, {one.id} as id from {one.source} "
+            f"where {' and '.join([*phrases, ALIVE])} "
             f"order by {one.moment} desc, {one.id} limit cast(:reach as bigint)) as stream_{number}"
         )
-    return " union ".join(parts) or "select memory.at, memory.id from memory where false", values
+    return " union ".join(sql) or "select memory.at, memory.id from memory where false", values
 
 
 def count(tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int, most: int) -> int:

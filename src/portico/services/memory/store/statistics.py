@@ -15,6 +15,13 @@ from portico.services.memory.store.namespaces import CURRENT
 MOST_COUNTED = 50
 # So many tags that begin alike are compared.
 MOST_COMPLETED = 5000
+# From so many on that were written at once, and where they are this share of all, the database is told; and what it is
+# to look at.
+MUCH, SHARE = 5_000, 0.1
+TABLES = (
+    "memory", "memory_author", "memory_author_word", "memory_entity", "memory_mention", "memory_posting",
+    "memory_relation", "memory_scope", "memory_seat", "memory_tag", "memory_tally", "memory_thread",
+)  # fmt: skip
 
 
 class MemoryCounts(Struct, frozen=True):
@@ -111,6 +118,13 @@ def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
     )
     values = {"beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit}
     return dict(tx.all(tuple[str, int], sql, values))
+
+
+def note_load(tx: Transaction, written: int) -> None:
+    """So many were written at once. A search takes ten times as long where the database believes that there are few."""
+    known = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
+    if written >= MUCH and written >= SHARE * known:
+        tx.analyze(*TABLES)
 
 
 def places(tx: Transaction) -> list[tuple[str, str]]:

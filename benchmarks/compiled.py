@@ -1,0 +1,11 @@
+"""Imported by what starts processes to measure them: these use what was compiled before, whatever the environment says.
+
+With PYTHONDONTWRITEBYTECODE each of them would compile all of its modules anew, and a start would take twice as long.
+The Makefile takes it off as well.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
