@@ -88,6 +88,11 @@ def read_settings(profile: str | None, config: str | None) -> ServeSettings:
     return settings.of(*(settings.read(path, HOMES) for path in files(profile, config)))
 
 
+def logs_calls(said: ServeSettings) -> bool:
+    """Whether somebody wants a line in the log for calls."""
+    return any(shape.log_calls for shape in said.shapes.values())
+
+
 def files(profile: str | None, config: str | None) -> list[Path]:
     """Where settings are read from; what a later one says stands."""
     files = [profiles.find(profile)] if profile is not None else []
@@ -104,6 +109,8 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
+    if logs_calls(said):
+        server.use(shapes.logging_calls(server))
     wanted = names if names is not None else said.serve.services
     chosen = list(wanted if wanted is not None else HOMES)
     possible = set(HOMES) if place.operator else {name.partition(":")[0] for name in chosen}
@@ -164,9 +171,9 @@ def dress(server: Server, said: ServeSettings) -> None:
         meant = (tool.definition.meta or {}).get(INVOCATION) or invocation(server.info.name, tool.name)
         names[tool.name] = numbered(meant, names.values()) if shape.dotted else tool.name
         registry.remove(tool)
-    registry.add_all(list(shapes.shaped(tools, replace(shape, tools=names))))
+    registry.add_all(list(shapes.shaped(tools, replace(shape, tools=names), own=True)))
     if shape.log_calls:
-        server.use(shapes.logging_calls)
+        server.use(shapes.logging_calls(server))
 
 
 def _where(files: Sequence[Path], service: str, option: str) -> str:
