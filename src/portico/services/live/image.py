@@ -28,6 +28,8 @@ from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, 
 from portico.services.live.limits import Limits
 from portico.services.live.names import InspectionError, Names
 
+# The module whose functions run in the middle of others, when these cannot be interrupted.
+RESCUE = "portico.services.live.rescue"
 # Enough for every integer whose text is shown.
 LONGEST_INTEGER = 70_000
 
@@ -103,15 +105,20 @@ class Interpreter:
         except BaseException as failure:
             raise InspectionError(told(failure)) from None
 
-    def is_answering(self, frame: types.FrameType | None) -> bool:
+    def is_answering(self, frame: types.FrameType | None, *, rescue: bool = False) -> bool:
         """Whether what this frame runs is a part of an answer, so that an exception in it ends that and nothing else.
 
-        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into.
+        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into. Nor is
+        the `rescue` of its names, which comes when interrupts have not helped.
         """
-        caller = frame.f_back if frame is not None else None
-        while caller is not None and caller.f_code is not Interpreter.answer.__code__:
-            caller = caller.f_back
-        return caller is not None
+        running = frame
+        while running is not None:
+            if running is not frame and running.f_code is Interpreter.answer.__code__:
+                return True
+            if not rescue and running.f_globals.get("__name__") == RESCUE:
+                return False
+            running = running.f_back
+        return False
 
     # Evaluating
 

@@ -15,7 +15,7 @@ from portico import Context, Image, ToolResult, UsageError, tool
 from portico.extend import Component, Tool, explained
 from portico.schema import schema
 from portico.services.live import replies
-from portico.services.live.asking import CHANGE, DESTROY, READ, Expression, LiveError, SessionName, kept, lost, owner
+from portico.services.live.asking import CHANGE, DESTROY, READ, Expression, LiveError, SessionName, kept, owner
 from portico.services.live.browsing import Browsing
 from portico.services.live.keeping import Keeping
 from portico.services.live.kernel import SandboxUnavailable
@@ -133,8 +133,7 @@ class Live(Browsing, Keeping):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            self._forgotten(ctx, session)
-            return _failed(end.answer, lost(session, end.reason))
+            return _failed(end.answer, self._ended(ctx, session, end))
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
             return _failed(answer, kept(session, seconds) + where)
@@ -142,7 +141,7 @@ class Live(Browsing, Keeping):
             return _failed(answer, answer.refusal)
         try:
             found = replies.read(answer.result, replies.Evaluated, LONGEST_REPLY)
-            if answer.note is not None:
+            if answer.begun_anew:
                 self._forgotten(ctx, session)
             self._changed(ctx, session, found.changed_classes)
             return _shown(answer, found, session)
