@@ -35,7 +35,7 @@ def set_log_level(default: str, *, level: str | None = None, form: str | None = 
 
 
 def is_level_said(level: str | None) -> bool:
-    """Whether somebody has chosen a level."""
+    """Whether the line or the environment has chosen a level."""
     return bool(_said(level))
 
 

@@ -89,7 +89,7 @@ def read_settings(profile: str | None, config: str | None) -> ServeSettings:
 
 
 def logs_calls(said: ServeSettings) -> bool:
-    """Whether somebody wants a line in the log for calls."""
+    """Whether the settings want a line in the log for calls."""
     return any(shape.log_calls for shape in said.shapes.values())
 
 
