@@ -111,10 +111,14 @@ def test_all_changes_make_one_patch_that_can_be_applied(image: Interpreter, tmp_
     ]
     assert told["patch"].startswith("--- /dev/null\n+++ b/Account.py\n")
     subprocess.run(["git", "apply", "-"], input=told["patch"], text=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "Account.py").read_text().endswith(
-        "    total: int = 0\n\n    def pay(self, amount):\n        self.total += amount\n\n"
-        "    @property\n    def rich(self):\n        return self.total > 100\n\n"
-        '    def text(self):\n        return """a\n  b"""\n'
+    assert (
+        (tmp_path / "Account.py")
+        .read_text()
+        .endswith(
+            "    total: int = 0\n\n    def pay(self, amount):\n        self.total += amount\n\n"
+            "    @property\n    def rich(self):\n        return self.total > 100\n\n"
+            '    def text(self):\n        return """a\n  b"""\n'
+        )
     )
 
 

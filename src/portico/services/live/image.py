@@ -143,19 +143,22 @@ class Interpreter:
         text = json_of(value, self.limits.value)
         return {} if text is None else {"value": text}
 
-    def _run(self, expression: str) -> tuple[Any, bool]:
+    def _run(self, expression: str, *, valued: bool = False) -> tuple[Any, bool]:
+        """The value, and whether there is one. `valued`: what has none is not run at all."""
         name = self._remember(expression)
         source = "".join(linecache.cache[name][2])  # type: ignore[misc]
         try:
-            return self._compiled_and_run(source, name)
+            return self._compiled_and_run(source, name, valued)
         except BaseException as failure:
             failed_at(name, failure)
             raise
 
-    def _compiled_and_run(self, source: str, name: str) -> tuple[Any, bool]:
+    def _compiled_and_run(self, source: str, name: str, valued: bool) -> tuple[Any, bool]:
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        if last is None and valued:
+            raise InspectionError(f"{one_line(source, 60)!r} is no expression, so it has no value to look at.")
         if tree.body:
             self._execute(compile(tree, name, "exec", flags, dont_inherit=True))
         if last is None:
@@ -211,9 +214,7 @@ class Interpreter:
     def inspect_object(self, expression: str) -> dict[str, Any]:
         """What an expression's value is made of. Where nothing may be run, names and what they hold are followed."""
         if self.runs:
-            value, has_value = self._run(expression)
-            if not has_value:
-                raise InspectionError(f"{expression!r} is no expression, so it has no value to look at.")
+            value, _ = self._run(expression, valued=True)
         else:
             value = self.names.follow(expression)
         return questions.inspected(value, expression)
