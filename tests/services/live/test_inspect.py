@@ -288,7 +288,10 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="class", typed="Poin")["values"][:2] == ["Point", "Point3"]
     assert "json" in ask(image, "complete", kind="package", typed="js")["values"]
     assert ask(image, "complete", kind="method", typed="dis", className="Point3")["values"] == ["distance"]
-    assert len(ask(image, "complete", kind="class", typed="")["values"]) == 100
+    everything = ask(image, "complete", kind="class", typed="")
+    assert len(everything["values"]) == 100 < everything["total"]
+    assert not [name for name in everything["values"] if name.startswith("_") or "._" in name]
+    assert ask(image, "complete", kind="method", typed="__in", className="Point")["values"][0] == "__init__"
 
 
 def test_a_range_that_is_longer_than_python_can_say_is_looked_at(image: Interpreter) -> None:

@@ -372,6 +372,10 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
         assert (await complete(review, "className", "Acc"))[0] == "Account"
         assert await complete(method, "selector", "p", className="Account") == ["pay"]
         assert await complete(method, "selector", "p", className="Nothing") == []
+        every = {"ref": review, "argument": {"name": "className", "value": ""}}
+        found = (await wire.request("completion/complete", every))["result"]["completion"]
+        assert (len(found["values"]), found["hasMore"]) == (100, True)
+        assert found["total"] > 100
         package = {"type": "ref/resource", "uri": "python://package/{packageName}"}
         assert "json" in await complete(package, "packageName", "jso")
         # Nobody who types waits for what is running.

@@ -470,6 +470,13 @@ def complete(names: Names, kind: str, typed: str, className: str | None = None) 
     else:
         candidates = (name for name, _ in names.classes())
     fitting = dict.fromkeys(
-        name for name in candidates if name.lower().startswith(begun) or f".{begun}" in name.lower()
+        name
+        for name in candidates
+        if (name.lower().startswith(begun) or f".{begun}" in name.lower()) and ("_" in begun or not _is_private(name))
     )
     return {"values": list(fitting)[:MOST_VALUES], "total": len(fitting)}
+
+
+def _is_private(name: str) -> bool:
+    """Whether an underscore says that it is not for others, of a class or of a package it is in."""
+    return any(part.startswith("_") for part in name.split("."))
