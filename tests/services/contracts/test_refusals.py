@@ -104,6 +104,26 @@ async def test_what_is_no_context_is_a_failure() -> None:
     assert (kind, details["parameter"]) == ("ValidationError", "context.deadline")
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("spec_lint", {}), ("spec_diff", {"old": "{}"}), ("spec_diff", {"old": {"a": 1}})],
+)
+async def test_what_cannot_be_meant_is_a_wrong_argument(tool: str, arguments: Any) -> None:
+    server = plain()
+    server.add(Contracts())
+    assert error(await call(server, request(f"contracts.{tool}", **arguments)))[0] == "ValidationError"
+
+
+async def test_a_specification_is_found_by_the_last_part_of_a_name_that_one_tool_has() -> None:
+    server = Server("s")
+    server.add(Contracts())
+    for name in ("mine.first", "mine.twice", "yours.twice"):
+        server.tool(name=name)(lambda: "x")
+    found = await call(server, request("contracts.spec_get", tool="first", format="json"))
+    assert found.data is not None and found.data["tool"] == "mine.first"
+    assert error(await call(server, request("contracts.spec_get", tool="twice")))[0] == "ResourceNotFound"
+
+
 @pytest.mark.parametrize("target", [None, 5, "http://127.0.0.1:9"])
 async def test_what_is_no_target_is_a_failure(target: Any) -> None:
     kind, details = error(await call(target, request("s.take", x=1)))
