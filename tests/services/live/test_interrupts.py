@@ -134,6 +134,16 @@ async def test_names_that_cannot_be_saved_in_time_are_lost_and_that_is_told(
 
 
 @jail_only
+@pytest.mark.parametrize("code", ["while True: pass", "import itertools; any(itertools.repeat(0))"])
+async def test_time_that_is_up_is_told_to_programs(talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    live = await talk()
+    result = await live.run(code, timeout=0.1)
+    assert result.meta["portico/error"]["error_type"] == "TimeoutError"
+    assert "portico/error" not in ((await live.run("1/0")).meta or {})
+
+
+@jail_only
 async def test_an_interrupt_is_for_one_expression(talk: Begin) -> None:
     """Whenever it comes: before, while and after the code runs, and while the answer is written."""
     live = await talk()

@@ -124,7 +124,7 @@ class Asking(Service):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            raise LiveError(self._ended(ctx, session, end)) from None
+            raise LiveError(self._ended(ctx, session, end), kind="TimeoutError" if end.late else None) from None
         if answer.interrupted:
             raise LiveError(kept(session, seconds), kind="TimeoutError")
         if answer.refusal is not None:

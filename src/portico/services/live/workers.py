@@ -111,7 +111,8 @@ class WorkerEnded(Exception):
         super().__init__(reason)
         self.reason = reason
         self.answer = answer
-        # What became of the names, if the session goes on with them.
+        # Whether it was ended because time was up, and what became of the names, if the session goes on with them.
+        self.late = False
         self.kept: str | None = None
 
 
@@ -320,7 +321,9 @@ class PythonWorker:
         if isinstance(self._looking, asyncio.TimerHandle):
             self._looking.cancel()
         if (waiting := self._settle()) is not None:
-            waiting.set_exception(WorkerEnded(reason, self._answer()))
+            end = WorkerEnded(reason, self._answer())
+            end.late = self._late
+            waiting.set_exception(end)
         self.ends.close()
 
     def _end(self) -> None:
