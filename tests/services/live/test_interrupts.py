@@ -88,7 +88,7 @@ async def test_what_does_not_yield_is_ended_and_its_names_are_saved_first(
     await live.run(HELD)
     told = await live.text(code, timeout=0.1)
     assert "because it did not stop within 0.1 s. The session 'main' goes on in another process, with its names" in told
-    assert "but without running (generator:" in told
+    assert "but without running (generator:" in told and "slow (Slow: it takes more than 1 s)" in told
     assert await live.text(HELD_STILL) == "True"
     calling = await begun(live, code)
     # From the last line in Python into C.
@@ -107,6 +107,10 @@ class Point:
 points = [Point(n) for n in range(5)]
 first = points[0]
 running = (n for n in range(3))
+class Slow:
+    def __reduce__(self):
+        while True: pass
+slow = Slow()
 """
 HELD_STILL = "points[0] is first and points[4].double() == 8"
 

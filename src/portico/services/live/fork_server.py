@@ -39,6 +39,8 @@ from portico.services.live.names import InspectionError
 
 # Where things are in a worker: standard input is empty, the two outputs are one pipe, and this is the server.
 CHANNEL = 3
+# In its last moment; the server waits for all of them a little longer.
+SECONDS_FOR_A_NAME = 1.0
 
 
 def take_descriptors(channel: int, output: int) -> None:
@@ -108,7 +110,7 @@ def hand_over(image: Interpreter) -> None:
     if not image.is_answering(sys._getframe(), rescue=True):
         return
     try:
-        about = image.save(LARGEST)
+        about = image.save(LARGEST, SECONDS_FOR_A_NAME)
     except InspectionError:
         # They are too large.
         say(image.asked, "rescued", "")

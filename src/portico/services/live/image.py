@@ -234,10 +234,10 @@ class Interpreter:
 
     # Saving
 
-    def save(self, most: int) -> dict[str, Any]:
-        """Make the bytes, which `saved_part` then gives, up to a size."""
+    def save(self, most: int, seconds: float = saving.SECONDS) -> dict[str, Any]:
+        """Make the bytes, which `saved_part` then gives, up to a size, in so many seconds for each name."""
         made = [(one.path, one.source) for one in self.changes if one.is_current(self.namespace)]
-        data, names, left_out = saving.saved(self.namespace, made)
+        data, names, left_out = saving.saved(self.namespace, made, seconds)
         if len(data) > most:
             raise InspectionError(
                 f"The names of this session take {len(data):,} bytes, and {most:,} can be saved. "
