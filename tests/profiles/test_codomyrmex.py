@@ -19,6 +19,7 @@ from portico import Client, Server, UsageError
 from portico.contracts import MCPToolCall, MCPToolResult, call
 from portico.services import assembly, settings
 from portico.services.contracts.definitions import is_invocation
+from portico.services.limits import too_often
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
@@ -257,6 +258,23 @@ async def test_calls_that_reach_outside_are_held_back() -> None:
         assert isinstance(error.error_details, dict) and error.error_details["retry_after"] > 0
         for _ in range(5):
             assert (await call(client, MCPToolCall(tool_name="mine.inside", arguments={}))).status == "success"
+
+
+def test_there_is_always_something_to_wait_for() -> None:
+    assert too_often("mine.outside", 0.004) == "mine.outside was called too often. Wait 0.1 s."
+    assert too_often("mine.outside", 2.0) == "mine.outside was called too often. Wait 2 s."
+
+
+async def test_all_versions_of_a_tool_are_dressed() -> None:
+    server = Server("mine")
+    for version in ("1.0.0", "2.0.0"):
+        server.tool(name="look", version=version)(lambda version=version: version)
+    server.tool(name="other")(lambda: "x")
+    assembly.dress(server, settings.of({"shapes": {"own": {"dotted": True}}}))
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["mine.look", "mine.other"]
+        said = [(await client.call_tool(name, {})).text for name in ("mine.look", "look", "mine.look@1.0.0")]
+    assert said == ["2.0.0", "2.0.0", "1.0.0"]
 
 
 def test_a_profile_that_has_nothing_for_other_servers_says_so() -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -166,12 +166,19 @@ def dress(server: Server, said: ServeSettings) -> None:
         raise UsageError("these settings are for the services that come with Portico: they have no [shapes.own]")
     names: dict[str, str] = {}
     registry = server.registry
-    tools = list(registry.tools)
-    for tool in tools:
+    # All versions of a tool have its name, so each round has one of every tool that has so many.
+    rounds: list[list[Tool]] = []
+    for tool in list(registry.tools):
         meant = (tool.definition.meta or {}).get(INVOCATION) or invocation(server.info.name, tool.name)
         names[tool.name] = numbered(meant, names.values()) if shape.dotted else tool.name
-        registry.remove(tool)
-    registry.add_all(list(shapes.shaped(tools, replace(shape, tools=names), own=True)))
+        versions = registry.versions(tool)
+        rounds += [[] for _ in versions[len(rounds) :]]
+        for version, some in zip(reversed(versions), rounds, strict=False):
+            registry.remove(version)
+            some.append(cast("Tool", version))
+    for some in rounds:
+        listed = {tool.name: names[tool.name] for tool in some}
+        registry.add_all(list(shapes.shaped(some, replace(shape, tools=listed), own=True)))
     if shape.log_calls:
         server.use(shapes.logging_calls(server))
 

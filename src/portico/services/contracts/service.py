@@ -31,7 +31,7 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
-from portico.services.limits import Limiter
+from portico.services.limits import Limiter, too_often
 
 log = logging.getLogger("portico.contracts")
 
@@ -290,8 +290,7 @@ class Contracts(Service):
         found = contract.find(name)
         wait = self._limited(found)
         if wait:
-            said = f"{name} was called too often. Wait {wait:.1f} s."
-            return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
+            return outcomes.failure("ApiLimitExceeded", too_often(name, wait), {"retry_after": round(wait, 3)})
         about = {"emit": emit, "progress_token": "contract", "log_level": "info", **caller}
         target = asking.HandlerTarget(server, kept=self._kept, **about)
         outcome = await asking.ask(target, name, arguments, known=contract)
