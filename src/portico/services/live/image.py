@@ -234,7 +234,7 @@ class Interpreter:
 
     # Saving
 
-    def save(self, most: int, seconds: float = saving.SECONDS) -> dict[str, Any]:
+    def save(self, most: int, seconds: float | None = None) -> dict[str, Any]:
         """Make the bytes, which `saved_part` then gives, up to a size, in so many seconds for each name."""
         made = [(one.path, one.source) for one in self.changes if one.is_current(self.namespace)]
         data, names, left_out = saving.saved(self.namespace, made, seconds)
