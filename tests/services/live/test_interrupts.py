@@ -47,6 +47,10 @@ STUBBORN = {
 }
 
 
+# More than can be saved, and no part of it takes long.
+LARGE = "globals().update({f'large{n}': str(n) * 4_000_000 for n in range(10)})"
+
+
 async def begun(live: Talk, code: str) -> asyncio.Task[Any]:
     """A call whose code runs by now."""
     home = (await live.run("import os; x = 5; os.getcwd()")).structured["value"]
@@ -112,21 +116,23 @@ class Slow:
         while True: pass
 slow = Slow()
 """
-# More than can be saved, and no part of it takes long.
-LARGE = "globals().update({f'large{n}': str(n) * 4_000_000 for n in range(10)})"
 HELD_STILL = "points[0] is first and points[4].double() == 8"
 
 
 @jail_only
-@pytest.mark.parametrize("before", ["signal.signal(signal.SIGUSR1, signal.SIG_IGN)", LARGE])
-async def test_names_that_cannot_be_saved_in_time_are_lost_and_that_is_told(
-    talk: Begin, before: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("earlier", "before"), [("", "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)"), (LARGE, "")]
+)
+async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
+    talk: Begin, earlier: str, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(workers, "RESCUE_SECONDS", 3.0)
     live = await talk()
-    code = f"import signal\n{before}\n{STUBBORN['a C function that does not come back']}"
+    code = f"{before}\n{STUBBORN['a C function that does not come back']}"
+    await live.run(earlier)
     assert "was ended, because it did not stop within 0.1 s" in await live.text(code, timeout=0.1)
+    await live.run(earlier)
     calling = await begun(live, code)
     # From the last line in Python into C.
     await asyncio.sleep(0.3)

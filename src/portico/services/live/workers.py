@@ -356,6 +356,8 @@ class PythonWorker:
 
     async def _measure(self) -> None:
         """Once after each evaluation, and again and again during one."""
+        if self.ended:
+            return  # meanwhile, and perhaps the loop with it
         began = self._loop.time()
         excess = await asyncio.to_thread(self.ends.excess, self.limits)
         self._looking = None
