@@ -75,11 +75,12 @@ Serve = Callable[..., Awaitable[Spoken]]
 def serve(spawn: Callable[..., Any], tmp_path: Path) -> Serve:
     """`await serve("subcog", "--read-only")`, in a folder of its own."""
 
-    async def start(profile: str, *words: str | Path, **env: str) -> Spoken:
+    async def start(profile: str | None, *words: str | Path, **env: str) -> Spoken:
         here = tmp_path / "here"
         here.mkdir(exist_ok=True)
         places = {"PORTICO_DATA": str(tmp_path / "data"), "PORTICO_STORE": "", **env}
-        return Spoken(await spawn("serve", "--profile", profile, *words, cwd=here, env=places))
+        chosen = [] if profile is None else ["--profile", profile]
+        return Spoken(await spawn("serve", *chosen, *words, cwd=here, env=places))
 
     return start
 

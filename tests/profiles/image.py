@@ -31,7 +31,8 @@ def evaluated(expression: str) -> dict[str, Any]:
 
 def read(uri: str) -> dict[str, Any]:
     if uri == "pharo://system/version":
-        contents = {"uri": uri, "mimeType": "text/plain", "text": "Pharo 13.0"}
+        # As its document has it, without the address that the protocol wants.
+        contents = {"type": "text", "text": "Pharo 13.0"}
     elif uri.removeprefix(CLASS) in CLASSES:
         found = {"name": uri.removeprefix(CLASS), "superclass": CLASSES[uri.removeprefix(CLASS)]}
         contents = {"uri": uri, "mimeType": "application/json", "text": json.dumps(found)}

@@ -19,6 +19,7 @@ from portico import Client, Server, UsageError
 from portico.contracts import MCPToolCall, MCPToolResult, call
 from portico.services import assembly, settings
 from portico.services.contracts.definitions import is_invocation
+from portico.services.limits import too_often
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
@@ -123,7 +124,7 @@ async def nothing() -> MCPToolResult:
 
 async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
-    child = await serve("codomyrmex", tmp_path / "my.py", LOG_LEVEL="info")
+    child = await serve("codomyrmex", tmp_path / "my.py")
     assert (await child.open("2025-03-26"))["serverInfo"]["name"] == "my_module"
     assert list(await child.tools()) == ["my_module.double", "my_module.slow_down", "my_module.nothing"]
     for name in ("my_module.double", "double"):
@@ -142,6 +143,94 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
     _, _, log = await child.end()
     assert log.count("'my_module.double'") == 2
     assert "'my_module.slow_down': failure" in log
+
+
+PLAIN_WORDS = """
+from portico import Server, ToolError
+from portico.contracts import MCPErrorDetail, MCPToolResult
+
+server = Server("my_module")
+
+@server.tool
+async def number(value: str, code: int = 0) -> str:
+    if not value:
+        details = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
+        raise ToolError("a number, please; look_up has some", kind="ValidationError", details=details)
+    return value
+
+@server.tool
+async def look_up() -> MCPToolResult:
+    "What number is."
+    error = MCPErrorDetail(error_type="ResourceNotFound", error_message="no number in look_up", error_details="none")
+    return MCPToolResult(status="failure", error=error, explanation="there is no number")
+"""
+
+
+@pytest.fixture
+async def plain_words(serve: Serve, tmp_path: Path) -> Any:
+    (tmp_path / "my.py").write_text(PLAIN_WORDS)
+    child = await serve("codomyrmex", tmp_path / "my.py")
+    await child.open("2025-03-26")
+    return child
+
+
+async def test_what_a_tool_says_is_not_taken_for_the_name_of_another(plain_words: Any) -> None:
+    assert (await plain_words.tools())["my_module.look_up"]["description"] == "What number is."
+    wrong = (await plain_words.call("my_module.number", value=5))["result"]
+    assert "received the number 5" in wrong["content"][0]["text"]
+    refused = (await plain_words.call("my_module.number", value=""))["result"]
+    assert refused["content"][0]["text"] == "a number, please; look_up has some"
+    failed = (await plain_words.call("my_module.look_up"))["result"]
+    assert json.loads(failed["content"][0]["text"])["error"]["error_message"] == "no number in look_up"
+
+
+async def test_a_failure_is_told_with_its_details_and_its_explanation(plain_words: Any) -> None:
+    refused = (await plain_words.call("my_module.number", value=""))["result"]
+    said = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
+    assert refused["error"]["error_details"].items() >= said.items()
+    failed = (await plain_words.call("my_module.look_up"))["result"]
+    assert (failed["error"]["error_details"], failed["explanation"]) == ("none", "there is no number")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "details"),
+    [
+        ({}, {"parameter": "value", "constraint": "a string"}),
+        ({"value": 5}, {"parameter": "value", "constraint": "a string", "provided_value": 5}),
+        ({"value": "x", "code": "y"}, {"parameter": "code", "constraint": "an integer", "provided_value": "y"}),
+    ],
+)
+async def test_a_wrong_argument_is_named_with_its_value(plain_words: Any, arguments: Any, details: Any) -> None:
+    result = (await plain_words.call("my_module.number", **arguments))["result"]
+    assert result["error"]["error_details"] == details
+    check(result)
+
+
+@pytest.mark.parametrize("params", [None, {}, {"name": 5}, {"name": None}])
+async def test_a_call_that_names_no_tool_is_refused_in_its_own_words(plain_words: Any, params: Any) -> None:
+    said = {} if params is None else {"params": params}
+    answer = await plain_words.ask({"jsonrpc": "2.0", "id": 7, "method": "tools/call", **said})
+    assert answer["error"]["code"] == -32602
+
+
+async def test_every_service_can_be_listed_by_dotted_names_and_logged(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "dotted.toml").write_text("[shapes.tasks]\ndotted = true\nlog_calls = true\n")
+    child = await serve(None, "--services", "tasks,contracts", "--config", tmp_path / "dotted.toml")
+    await child.open("2025-03-26")
+    names = list(await child.tools())
+    assert "tasks.create_task" in names and "spec_list" in names
+    await child.call("tasks.create_task", description="Seen")
+    await child.call("spec_list")
+    _, _, log = await child.end()
+    assert "'tasks.create_task': success" in log
+    assert "spec_list" not in log
+
+
+async def test_a_level_that_is_said_counts(serve: Serve) -> None:
+    child = await serve("codomyrmex", LOG_LEVEL="warning")
+    await child.open("2025-03-26")
+    await child.call("contracts.spec_list")
+    assert "spec_list" not in (await child.end())[2]
 
 
 def limited() -> Server:
@@ -169,6 +258,23 @@ async def test_calls_that_reach_outside_are_held_back() -> None:
         assert isinstance(error.error_details, dict) and error.error_details["retry_after"] > 0
         for _ in range(5):
             assert (await call(client, MCPToolCall(tool_name="mine.inside", arguments={}))).status == "success"
+
+
+def test_there_is_always_something_to_wait_for() -> None:
+    assert too_often("mine.outside", 0.004) == "mine.outside was called too often. Wait 0.1 s."
+    assert too_often("mine.outside", 2.0) == "mine.outside was called too often. Wait 2 s."
+
+
+async def test_all_versions_of_a_tool_are_dressed() -> None:
+    server = Server("mine")
+    for version in ("1.0.0", "2.0.0"):
+        server.tool(name="look", version=version)(lambda version=version: version)
+    server.tool(name="other")(lambda: "x")
+    assembly.dress(server, settings.of({"shapes": {"own": {"dotted": True}}}))
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["mine.look", "mine.other"]
+        said = [(await client.call_tool(name, {})).text for name in ("mine.look", "look", "mine.look@1.0.0")]
+    assert said == ["2.0.0", "2.0.0", "1.0.0"]
 
 
 def test_a_profile_that_has_nothing_for_other_servers_says_so() -> None:

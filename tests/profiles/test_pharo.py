@@ -145,7 +145,8 @@ async def test_an_image_is_changed_in_place_and_saved(pharo: Any) -> None:
     told = await pharo.call("define-method", className="Account", source="def pay(self): return 2")
     assert "isError" not in told["result"]
     patch = (await pharo.call("list-changes"))["result"]["content"][0]["text"]
-    assert "-    def pay(self): return 1\n+    def pay(self): return 2\n" in patch
+    assert patch.startswith("--- /dev/null\n+++ b/Account.py\n")
+    assert patch.endswith("+    def pay(self): return 2\n")
     await pharo.call("save-session", name="image")
     await pharo.call("reset-session")
     await pharo.call("restore-session", name="image")

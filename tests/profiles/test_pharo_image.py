@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from portico import Client
+
 HERE = Path(__file__).parent
 PAGE = (HERE.parent.parent / "docs" / "guide" / "profiles.md").read_text()
 REVISIONS = ["2025-03-26", "2025-11-25"]
@@ -29,6 +31,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.broken_frames("the image says the type of what is read, as its document has it")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], program: Path, revision: str) -> None:
     child = await spawn("serve", program)
@@ -47,7 +50,7 @@ async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], 
     assert said["isError"] is True
     (listed,) = (await result("resources/list"))["resources"]
     (contents,) = (await result("resources/read", uri=listed["uri"]))["contents"]
-    assert contents["text"] == "Pharo 13.0"
+    assert (contents["uri"], contents["text"]) == (listed["uri"], "Pharo 13.0")
     (template,) = (await result("resources/templates/list"))["resourceTemplates"]
     assert template["uriTemplate"] == "pharo://class/{className}"
     (contents,) = (await result("resources/read", uri="pharo://class/Object"))["contents"]
@@ -56,6 +59,12 @@ async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], 
     assert prompt["description"] == "Code review for Object"
     answer = await child.request("resources/read", {"uri": "pharo://class/Gone"})
     assert "error" in answer
+
+
+async def test_the_client_reads_what_does_not_say_where_it_comes_from() -> None:
+    async with Client([sys.executable, str(HERE / "image.py")]) as client:
+        (contents,) = await client.read_resource("pharo://system/version")
+    assert (contents.uri, contents.text) == ("pharo://system/version", "Pharo 13.0")
 
 
 async def test_an_image_that_ended_is_started_again(spawn: Callable[..., Any], program: Path) -> None:

@@ -20,6 +20,7 @@ from portico.cli.completion import complete
 from portico.server.calling.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
 from portico.services.assembly import ServicePlace
+from portico.services.envelopes import ERROR
 from portico.services.shape_settings import ServiceShape
 from portico.wire.errors import UsageError
 from portico.wire.revisions import REVISIONS
@@ -299,7 +300,7 @@ class Odd(Service):
         raise ToolError("Not now; ask works.")
 
     def says_no(self) -> Any:
-        return ToolResult(content="Long words.", is_error=True, meta={shapes.ERROR: {"brief": "no", "error_type": "X"}})
+        return ToolResult(content="Long words.", is_error=True, meta={ERROR: {"brief": "no", "error_type": "X"}})
 
     def counts(self) -> list[int]:
         return [1, 2]

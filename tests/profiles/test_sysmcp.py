@@ -177,7 +177,8 @@ async def test_a_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> Non
     error = result["error"]
     assert (error["code"], error["message"]) == ("InvalidParams", "Invalid parameter: limit must be a number")
     assert error["details"] == {"path": "arguments.limit", "expected": "number", "received": "string"}
-    assert (error["error_type"], error["error_details"]) == ("ValidationError", error["details"])
+    said = {"parameter": "limit", "constraint": "an integer between 1 and 10000", "provided_value": "invalid"}
+    assert (error["error_type"], error["error_details"]) == ("ValidationError", said)
     # Nothing is broken by it.
     assert (await sysmcp.call("eventlog_query", logName="System", limit=1))["result"]["success"] is True
 

@@ -26,12 +26,21 @@ def set_log_level(default: str, *, level: str | None = None, form: str | None = 
 
     There is a line for each request where `form` or the level asks for that, or with `requests`, if no level is said.
     """
-    said = (level or "").strip() or os.environ.get("LOG_LEVEL", "").strip()
+    said = _said(level)
     chosen = _known(said or default, "--log-level" if (level or "").strip() else "LOG_LEVEL")
     logging.basicConfig(level=chosen.upper(), format=_PLAIN)
     wanted = chosen in ("debug", "info") if said else requests
     if wanted or form is not None:
         _log_requests(form or "text")
+
+
+def is_level_said(level: str | None) -> bool:
+    """Whether the line or the environment has chosen a level."""
+    return bool(_said(level))
+
+
+def _said(level: str | None) -> str:
+    return (level or "").strip() or os.environ.get("LOG_LEVEL", "").strip()
 
 
 def _known(said: str, where: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from portico._lazy import LazyModule
 from portico.cli import faces
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
-from portico.cli.logs import set_log_level
+from portico.cli.logs import is_level_said, set_log_level
 from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
@@ -258,10 +259,18 @@ def _set_up_tasks(server: Server, arguments: argparse.Namespace) -> None:
         server.tasks.concurrency = arguments.concurrency
 
 
+def _settings(arguments: argparse.Namespace) -> Any:
+    """What profile and configuration say. Lines for calls that they want are seen, unless a level says otherwise."""
+    settings = assembly.read_settings(arguments.profile, arguments.config)
+    if assembly.logs_calls(settings) and not is_level_said(arguments.log_level):
+        logging.getLogger("portico.contracts").setLevel(logging.INFO)
+    return settings
+
+
 def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of the built-in services, and what its settings say about serving it. Loaded when needed, because most
     people serve a server of their own."""
-    settings = assembly.read_settings(arguments.profile, arguments.config)
+    settings = _settings(arguments)
     said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
     names = None if said is None else [name for name in said if name]
     data = made_directory(arguments.data)
@@ -306,7 +315,7 @@ def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
 
 def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of the user's own that looks as a profile says."""
-    settings = assembly.read_settings(arguments.profile, arguments.config)
+    settings = _settings(arguments)
     server = load(arguments.target)
     assembly.dress(server, settings)
     return server, settings.serve

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -93,6 +93,11 @@ def read_settings(profile: str | None, config: str | None) -> ServeSettings:
     return settings.of(*(settings.read(path, HOMES) for path in files(profile, config)))
 
 
+def logs_calls(said: ServeSettings) -> bool:
+    """Whether the settings want a line in the log for calls."""
+    return any(shape.log_calls for shape in said.shapes.values())
+
+
 def files(profile: str | None, config: str | None) -> list[Path]:
     """Where settings are read from; what a later one says stands."""
     files = [profiles.find(profile)] if profile is not None else []
@@ -109,6 +114,8 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
+    if logs_calls(said):
+        server.use(shapes.logging_calls(server))
     wanted = names if names is not None else said.serve.services
     chosen = list(wanted if wanted is not None else HOMES)
     possible = set(HOMES) if place.operator else {name.partition(":")[0] for name in chosen}
@@ -164,14 +171,21 @@ def dress(server: Server, said: ServeSettings) -> None:
         raise UsageError("these settings are for the services that come with Portico: they have no [shapes.own]")
     names: dict[str, str] = {}
     registry = server.registry
-    tools = list(registry.tools)
-    for tool in tools:
+    # All versions of a tool have its name, so each round has one of every tool that has so many.
+    rounds: list[list[Tool]] = []
+    for tool in list(registry.tools):
         meant = (tool.definition.meta or {}).get(INVOCATION) or invocation(server.info.name, tool.name)
         names[tool.name] = numbered(meant, names.values()) if shape.dotted else tool.name
-        registry.remove(tool)
-    registry.add_all(list(shapes.shaped(tools, replace(shape, tools=names))))
+        versions = registry.versions(tool)
+        rounds += [[] for _ in versions[len(rounds) :]]
+        for version, some in zip(reversed(versions), rounds, strict=False):
+            registry.remove(version)
+            some.append(cast("Tool", version))
+    for some in rounds:
+        listed = {tool.name: names[tool.name] for tool in some}
+        registry.add_all(list(shapes.shaped(some, replace(shape, tools=listed), own=True)))
     if shape.log_calls:
-        server.use(shapes.logging_calls)
+        server.use(shapes.logging_calls(server))
 
 
 def _where(files: Sequence[Path], service: str, option: str) -> str:

@@ -33,5 +33,10 @@ class Limiter:
         """Take one, or raise ToolError."""
         wait = self.take(name)
         if wait:
-            said = f"{name} was called too often. Wait {wait:.1f} s."
-            raise ToolError(said, kind="ApiLimitExceeded", details={"retry_after": round(wait, 3)}, retryable=True)
+            details = {"retry_after": round(wait, 3)}
+            raise ToolError(too_often(name, wait), kind="ApiLimitExceeded", details=details, retryable=True)
+
+
+def too_often(name: str, wait: float) -> str:
+    """In words; never that there is nothing to wait for."""
+    return f"{name} was called too often. Wait {math.ceil(10 * wait) / 10:g} s."

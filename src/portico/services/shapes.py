@@ -14,12 +14,11 @@ from copy import copy
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from portico import ProtocolError, ToolError
+from portico import ProtocolError, Server, ToolError
 from portico.extend import (
-    ERROR,
     MODERN,
     V2024_11_05,
     V2025_03_26,
@@ -47,10 +46,11 @@ from portico.extend import (
     checked_name,
     failed_result,
     rounds_of,
-    to_json,
     translate,
 )
-from portico.schema import Problem, Reader, kind_of, simplified, types_of
+from portico.schema import simplified
+from portico.services import envelopes
+from portico.services.contracts.invocations import INVOCATION
 from portico.services.limits import Limiter
 from portico.services.shape_settings import ServiceShape
 
@@ -63,13 +63,17 @@ ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
 
 
-def shaped(offers: Iterable[Component], shape: ServiceShape) -> Iterator[Component]:
-    """What a service offers, in this shape."""
+def shaped(offers: Iterable[Component], shape: ServiceShape, *, own: bool = False) -> Iterator[Component]:
+    """What a service offers, in this shape. `own`: a server of the user's own says in its results what it wants to
+    say, and nothing there is taken for the name of a tool; nor is a word of every day, such as `search`, anywhere."""
     found = list(offers)
     names = _names([one for one in found if isinstance(one, Tool)], shape)
-    words = Words({old: new for tool, new in names.items() for old in (tool.name, *tool.aliases)})
+    words = Words(
+        {old: new for tool, new in names.items() for old in (tool.name, *tool.aliases) if not (own and old.isalpha())}
+    )
     # In the order in which the setting names them.
-    yield from (ShapedTool(tool, name, shape, words) for tool, name in names.items())
+    told = Words({}) if own else words
+    yield from (ShapedTool(tool, name, shape, words, told) for tool, name in names.items())
     for offered in found:
         if isinstance(offered, Tool):
             continue
@@ -83,13 +87,19 @@ def shaped(offers: Iterable[Component], shape: ServiceShape) -> Iterator[Compone
 
 def _names(tools: list[Tool], shape: ServiceShape) -> dict[Tool, str]:
     """Which tools there are, and what each is called."""
-    if shape.tools is None:
-        return {tool: tool.name for tool in tools}
-    wanted = shape.tools if isinstance(shape.tools, dict) else {name: name for name in shape.tools}
     by_name = {tool.name: tool for tool in tools}
+    wanted = shape.tools if shape.tools is not None else list(by_name)
+    if not isinstance(wanted, dict):
+        wanted = {name: _dotted(by_name.get(name), name) if shape.dotted else name for name in wanted}
     for name in wanted.keys() - by_name.keys():
         log.warning("there is no tool %r to be listed", name)
     return {by_name[name]: checked_name(new) for name, new in wanted.items() if name in by_name}
+
+
+def _dotted(tool: Tool | None, name: str) -> str:
+    """The name that contracts call it by."""
+    said = (tool.definition.meta or {}).get(INVOCATION) if tool is not None else None
+    return said if isinstance(said, str) else name
 
 
 class Words:
@@ -138,7 +148,7 @@ def _parts(component: Tool | Resource | Prompt) -> dict[str, Any]:
 class ShapedTool(Tool):
     """A tool under another name, whose results look otherwise."""
 
-    def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words) -> None:
+    def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words, told: Words) -> None:
         vars(self).update(_parts(tool))
         self.name = name
         self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
@@ -149,8 +159,9 @@ class ShapedTool(Tool):
             description=shape.descriptions.get(tool.name, words(said.description or "")) or None,
             input_schema=words.schema(said.input_schema, plain=shape.plain_schemas),
         )
-        self._tool, self._shape, self._words = copy(tool), shape, words
+        self._tool, self._shape, self._words = copy(tool), shape, told
         self._tool.argument_errors = shape.argument_errors
+        self.is_logged = shape.log_calls
         reaches_out = said.annotations is None or said.annotations.open_world_hint is not False
         self._limiter = Limiter(shape.rate, shape.burst, time.monotonic) if shape.rate and reaches_out else None
 
@@ -169,7 +180,7 @@ class ShapedTool(Tool):
             if isinstance(refusal, InsufficientScope):
                 call.reply.lack(refusal.scopes)
             problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
-            error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
+            error = envelopes.mistake(problems[0], self.definition.input_schema, params) if problems else None
             return self._said(failed_result(call, refusal), call, error)
         except Exception as failure:
             if rounds_of(call) is not None:
@@ -181,10 +192,10 @@ class ShapedTool(Tool):
         await self._tool.check(call, params, runtime)
 
     def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
-        about, revision = _about(result), call.revision or MODERN
+        about, revision = envelopes.about(result), call.revision or MODERN
         if result.is_error:
             result = replace(result, content=self._worded(result.content, about))
-        envelope = _envelope(result, {**about, **(error or {})}) if self._shape.envelope else {}
+        envelope = envelopes.around(result, {**about, **(error or {})}) if self._shape.envelope else {}
         if envelope and revision > ENVELOPED_UNTIL:
             if _asks_for_envelope(call):
                 meta = result.meta if isinstance(result.meta, dict) else {}
@@ -223,77 +234,6 @@ class _RequestMeta(Struct, gc=False):
 def _asks_for_envelope(call: Call) -> bool:
     # What cannot be read has been refused before.
     return bool(call.params) and msgspec.json.decode(call.params, type=_RequestMeta).meta.get(ENVELOPE) is True
-
-
-def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
-    """On success it has no `error` at all: its published schema wants an object there."""
-    if not result.is_error:
-        data = _data(result)
-        return {"success": True, **(_own_words(data) or {"status": "success", "data": data, "explanation": None})}
-    text = "\n".join(one.text for one in result.content if isinstance(one, TextContent))
-    message = error.get("message", error.get("error_message", text))
-    details = error.get("details", error.get("error_details"))
-    described = {
-        "error_type": error.get("error_type", "ToolExecutionError"),
-        "error_message": message,
-        "error_details": details,
-        "code": error.get("code", "ToolExecutionError"),
-        "message": message,
-        "details": details,
-    }
-    return {"success": False, "status": "failure", "data": None, "error": described, "explanation": None}
-
-
-def _own_words(data: Any) -> dict[str, Any] | None:
-    """What a tool says that speaks the envelope's words itself; None for every other."""
-    if not isinstance(data, Raw):
-        return None
-    said = msgspec.json.decode(data)
-    if not isinstance(said, dict) or said.keys() != {"status", "data", "error", "explanation"}:
-        return None
-    return {name: part for name, part in said.items() if name != "error" or part is not None}
-
-
-def _about(result: CallToolResult) -> dict[str, Any]:
-    """What a failure says of itself to programs."""
-    about = result.meta.get(ERROR) if isinstance(result.meta, dict) else None
-    return about if isinstance(about, dict) else {}
-
-
-def _data(result: CallToolResult) -> Any:
-    """The structured content as an object, or nothing."""
-    if result.structured_content is UNSET:
-        return None
-    said = Raw(to_json(result.structured_content))
-    return said if bytes(said).startswith(b"{") else {"result": said}
-
-
-def _mistake(problem: Problem, schema: dict[str, Any], params: CallToolParams) -> dict[str, Any]:
-    """A wrong argument, in the types of JSON where it is the type that is wrong."""
-    details = {"path": problem.path, "expected": problem.expected, "received": problem.received}
-    message = problem.message
-    name = problem.path.removeprefix("arguments.")
-    reader = Reader(schema)
-    kinds = [kind for option in reader.options(reader.member(schema, name)) for kind in types_of(option)]
-    wanted = list(dict.fromkeys("number" if kind == "integer" else kind for kind in kinds if kind != "null"))
-    given = _given(params, name)
-    if wanted and given is not None and given not in wanted:
-        expected = " or ".join(wanted)
-        details |= {"expected": expected, "received": given}
-        message = f"Invalid parameter: {name} must be {'an' if expected[0] in 'aeiou' else 'a'} {expected}"
-    return {"error_type": "ValidationError", "code": "InvalidParams", "message": message, "details": details}
-
-
-def _given(params: CallToolParams, name: str) -> str | None:
-    """The type of what was sent. It has been read before, and was JSON then."""
-    try:
-        sent = msgspec.json.decode(params.arguments)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(sent, dict) or name not in sent:
-        return None
-    kind = kind_of(sent[name])
-    return "number" if kind == "integer" else kind
 
 
 class TypedText(TextContents, tag_field="type", tag="text"):
@@ -346,26 +286,43 @@ class ShapedPrompt(Prompt):
         return PromptMessage(message.role, replace(block, text=self._words(block.text)))
 
 
-def logging_calls(handler: Handler) -> Handler:
-    """Around a server: every call of a tool leaves a line, with what came of it and nothing that it was given."""
+def logging_calls(server: Server) -> Middleware:
+    """Around a server: every call of a tool whose shape says so leaves a line, with what came of it and nothing that it
+    was given; and so does one of a tool that is not there."""
 
-    async def handle(call: Call) -> Any:
-        if call.method != "tools/call":
-            return await handler(call)
-        began, said = time.monotonic(), "failure"
-        try:
-            result = await handler(call)
-            said = "failure" if getattr(result, "is_error", False) is True else "success"
-            return result
-        finally:
-            name = msgspec.json.decode(call.params, type=_Named).name
-            calls.info("%r: %s in %.1f ms", name[:300], said, 1000 * (time.monotonic() - began))
+    def is_logged(name: str) -> bool:
+        tool = server.registry.tool(name)
+        return tool is None or (isinstance(tool, ShapedTool) and tool.is_logged)
 
-    return handle
+    def around(handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            if call.method != "tools/call":
+                return await handler(call)
+            began, said = time.monotonic(), "failure"
+            try:
+                result = await handler(call)
+                said = "failure" if getattr(result, "is_error", False) is True else "success"
+                return result
+            finally:
+                name = _named(call)
+                if is_logged(name):
+                    calls.info("%r: %s in %.1f ms", name[:300], said, 1000 * (time.monotonic() - began))
+
+        return handle
+
+    return around
 
 
 class _Named(Struct, gc=False):
     name: str = ""
+
+
+def _named(call: Call) -> str:
+    """The tool that is called; nothing where the request does not say it, which is refused in its own words."""
+    try:
+        return msgspec.json.decode(call.params, type=_Named).name
+    except ValueError:
+        return ""
 
 
 def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> Middleware:

@@ -32,6 +32,7 @@ from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import BegunCall, StreamableHttp
 from portico.transport.introduction import Introduction, remember
 from portico.transport.link import Link, MemoryLink, Trace
+from portico.transport.located import located
 from portico.transport.loops import HeldLifespan
 from portico.transport.notified import NotifiedCalls
 from portico.transport.process import ProcessLink
@@ -366,7 +367,8 @@ class Upstream:
                             link = None
                             link = await self.alive()
                         reached = True
-                        return await self.send(link, call)
+                        said = await self.send(link, call)
+                        return said if call.method != "resources/read" else located(call, said)
                     except (TransportError, ProtocolError) as failure:
                         reason = await self._reason_to_repeat(link, call.method, failure, tries, repeatable)
                         reached = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, ToolError
+from portico import Client, Server, SyncClient, ToolError
 from portico.contracts import ContractContext, Contracts, MCPToolCall, MCPToolResult, call
 from portico.server.server import Server as Base
 from portico.services.tasks import Tasks
@@ -74,6 +74,76 @@ async def test_a_context_that_json_cannot_say() -> None:
     context = ContractContext(metadata={"x": object()})
     kind, details = error(await call(plain(), request("s.take", x=1), context=context))
     assert (kind, details["parameter"]) == ("ValidationError", "context")
+
+
+@pytest.mark.parametrize(
+    ("given", "parameter"),
+    [
+        (None, "request"),
+        ("s.take", "request"),
+        ({}, "request.tool_name"),
+        ({"tool_name": "s.take", "arguments": {}, "more": 1}, "request.more"),
+        ({"tool_name": "take", "arguments": {}}, "request.tool_name"),
+        (MCPToolCall.model_construct(tool_name="s.take", arguments=5), "request.arguments"),
+        (MCPToolCall.model_construct(tool_name=None, arguments={}), "request.tool_name"),
+    ],
+)
+async def test_what_is_no_call_is_a_failure(given: Any, parameter: str) -> None:
+    kind, details = error(await call(plain(), given))
+    assert (kind, details["parameter"]) == ("ValidationError", parameter)
+
+
+async def test_a_call_may_be_given_as_json_has_it() -> None:
+    given: Any = {"tool_name": "s.take", "arguments": {"x": 1}}
+    assert (await call(plain(), given)).status == "success"
+
+
+async def test_what_is_no_context_is_a_failure() -> None:
+    given: Any = {"deadline": "tomorrow"}
+    kind, details = error(await call(plain(), request("s.take", x=1), context=given))
+    assert (kind, details["parameter"]) == ("ValidationError", "context.deadline")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("spec_lint", {}), ("spec_diff", {"old": "{}"}), ("spec_diff", {"old": {"a": 1}})],
+)
+async def test_what_cannot_be_meant_is_a_wrong_argument(tool: str, arguments: Any) -> None:
+    server = plain()
+    server.add(Contracts())
+    assert error(await call(server, request(f"contracts.{tool}", **arguments)))[0] == "ValidationError"
+
+
+async def test_a_specification_is_found_by_the_last_part_of_a_name_that_one_tool_has() -> None:
+    server = Server("s")
+    server.add(Contracts())
+    for name in ("mine.first", "mine.twice", "yours.twice"):
+        server.tool(name=name)(lambda: "x")
+    found = await call(server, request("contracts.spec_get", tool="first", format="json"))
+    assert found.data is not None and found.data["tool"] == "mine.first"
+    assert error(await call(server, request("contracts.spec_get", tool="twice")))[0] == "ResourceNotFound"
+
+
+@pytest.mark.parametrize("target", [None, 5, "http://127.0.0.1:9"])
+async def test_what_is_no_target_is_a_failure(target: Any) -> None:
+    kind, details = error(await call(target, request("s.take", x=1)))
+    assert (kind, details["parameter"]) == ("ValidationError", "target")
+
+
+def test_a_client_that_is_not_open_is_a_failure() -> None:
+    result = call(SyncClient(plain()), request("s.take", x=1))
+    assert result.error is not None
+    assert "not open" in result.error.error_message
+
+
+async def test_a_result_that_cannot_be_described_has_a_type_of_the_contract() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def odd() -> Any:
+        return object()
+
+    assert error(await call(server, request("s.odd")))[0] == "ToolExecutionError"
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -99,7 +99,7 @@ def test_what_cannot_be_done_changes_nothing(image: Interpreter, name: str, sour
     assert image.list_changes() == {"changes": [], "total": 0, "patch": ""}
 
 
-def test_all_changes_make_one_patch(image: Interpreter) -> None:
+def test_all_changes_make_one_patch_that_can_be_applied(image: Interpreter, tmp_path: Path) -> None:
     image.define_method("Account", "def pay(self, amount): ...")
     image.define_method("Account", "def pay(self, amount):\n    self.total += amount")
     image.define_method("Account", 'def text(self):\n    return """a\n  b"""')
@@ -109,10 +109,16 @@ def test_all_changes_make_one_patch(image: Interpreter) -> None:
         ("pay", "changed"),
         ("text", "added"),
     ]
-    assert told["patch"] == (
-        "--- a/Account.py\n+++ b/Account.py\n@@ -4,8 +4,12 @@\n     total: int = 0\n \n     def pay(self, amount):\n"
-        "-        self.total -= amount\n+        self.total += amount\n \n     @property\n     def rich(self):\n"
-        '         return self.total > 100\n+\n+    def text(self):\n+        return """a\n+  b"""\n'
+    assert told["patch"].startswith("--- /dev/null\n+++ b/Account.py\n")
+    subprocess.run(["git", "apply", "-"], input=told["patch"], text=True, cwd=tmp_path, check=True)
+    assert (
+        (tmp_path / "Account.py")
+        .read_text()
+        .endswith(
+            "    total: int = 0\n\n    def pay(self, amount):\n        self.total += amount\n\n"
+            "    @property\n    def rich(self):\n        return self.total > 100\n\n"
+            '    def text(self):\n        return """a\n  b"""\n'
+        )
     )
 
 

@@ -269,7 +269,8 @@ def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Interprete
 
 
 def test_statements_cannot_be_inspected(image: Interpreter) -> None:
-    assert "no expression" in refusal(image, "inspect_object", expression="x = 1")
+    assert "no expression" in refusal(image, "inspect_object", expression="never_run = 1")
+    assert "never_run" not in image.namespace
     assert "ZeroDivisionError" in refusal(image, "inspect_object", expression="1/0")
 
 
@@ -287,4 +288,20 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="class", typed="Poin")["values"][:2] == ["Point", "Point3"]
     assert "json" in ask(image, "complete", kind="package", typed="js")["values"]
     assert ask(image, "complete", kind="method", typed="dis", className="Point3")["values"] == ["distance"]
-    assert len(ask(image, "complete", kind="class", typed="")["values"]) == 100
+    everything = ask(image, "complete", kind="class", typed="")
+    assert len(everything["values"]) == 100 < everything["total"]
+    assert not [name for name in everything["values"] if name.startswith("_") or "._" in name]
+    assert ask(image, "complete", kind="method", typed="__in", className="Point")["values"][0] == "__init__"
+
+
+def test_a_range_that_is_longer_than_python_can_say_is_looked_at(image: Interpreter) -> None:
+    told = image.inspect_object("range(10**30)")
+    assert "length" not in told
+    assert told["items"][0]["repr"] == "0"
+
+
+def test_what_the_class_alone_has_is_no_variable_of_its_instances(image: Interpreter) -> None:
+    image.evaluate("import typing\nclass Held:\n    x: int\n    K: typing.ClassVar[int] = 3\n    L: 'ClassVar' = 4")
+    found = ask(image, "class_details", className="Held")
+    assert found["instanceVariables"] == ["x"]
+    assert [field["name"] for field in found["fields"]] == ["x", "K", "L"]

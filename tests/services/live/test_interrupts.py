@@ -47,6 +47,10 @@ STUBBORN = {
 }
 
 
+# More than can be saved, and no part of it takes long.
+LARGE = "globals().update({f'large{n}': str(n) * 4_000_000 for n in range(10)})"
+
+
 async def begun(live: Talk, code: str) -> asyncio.Task[Any]:
     """A call whose code runs by now."""
     home = (await live.run("import os; x = 5; os.getcwd()")).structured["value"]
@@ -80,12 +84,55 @@ async def test_names_survive_a_timeout(talk: Begin, code: str) -> None:
 
 @jail_only
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_what_does_not_yield_is_ended_and_that_is_told(
+async def test_what_does_not_yield_is_ended_and_its_names_are_saved_first(
     talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
     live = await talk()
+    await live.run(HELD)
+    told = await live.text(code, timeout=0.1)
+    assert "because it did not stop within 0.1 s. The session 'main' goes on in another process, with its names" in told
+    assert "but without running (generator:" in told and "slow (Slow: it takes more than 1 s)" in told
+    assert await live.text(HELD_STILL) == "True"
+    calling = await begun(live, code)
+    # From the last line in Python into C.
+    await asyncio.sleep(0.3)
+    await cancelled(calling)
+    result = await live.run(f"x == 5 and {HELD_STILL}")
+    kept = "Session 'main' goes on in another process, with its names (it was cancelled and did not stop)."
+    assert [block.text for block in result.content] == [kept, "True"]
+    assert await live.text("x") == "5"
+
+
+HELD = """
+class Point:
+    def __init__(self, x): self.x = x
+    def double(self): return 2 * self.x
+points = [Point(n) for n in range(5)]
+first = points[0]
+running = (n for n in range(3))
+class Slow:
+    def __reduce__(self):
+        while True: pass
+slow = Slow()
+"""
+HELD_STILL = "points[0] is first and points[4].double() == 8"
+
+
+@jail_only
+@pytest.mark.parametrize(
+    ("earlier", "before"), [("", "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)"), (LARGE, "")]
+)
+async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
+    talk: Begin, earlier: str, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(workers, "RESCUE_SECONDS", 3.0)
+    live = await talk()
+    code = f"{before}\n{STUBBORN['a C function that does not come back']}"
+    await live.run(earlier)
     assert "was ended, because it did not stop within 0.1 s" in await live.text(code, timeout=0.1)
+    await live.run(earlier)
     calling = await begun(live, code)
     # From the last line in Python into C.
     await asyncio.sleep(0.3)
@@ -96,6 +143,16 @@ async def test_what_does_not_yield_is_ended_and_that_is_told(
     assert refused.text.endswith(lost)
     assert [block.text for block in result.content] == [lost, "False"]
     assert await live.text("1") == "1"
+
+
+@jail_only
+@pytest.mark.parametrize("code", ["while True: pass", "import itertools; any(itertools.repeat(0))"])
+async def test_time_that_is_up_is_told_to_programs(talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    live = await talk()
+    result = await live.run(code, timeout=0.1)
+    assert result.meta["portico/error"]["error_type"] == "TimeoutError"
+    assert "portico/error" not in ((await live.run("1/0")).meta or {})
 
 
 @jail_only

@@ -53,7 +53,7 @@ async def test_a_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> Non
     assert told.structured == {"className": "A", "selector": "f", "kind": "changed", "module": "__main__"}
     assert await live.text("a.f()") == "2"
     told = await live.call("list_changes")
-    assert told.text.startswith("--- a/A.py\n+++ b/A.py\n")
+    assert told.text.startswith("--- /dev/null\n+++ b/A.py\n")
     assert told.structured["patch"] == told.text
     assert (await live.call("list_changes", session="other")).text == "Nothing was changed."
     assert "one `def`" in (await live.call("define_method", className="A", source="1")).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -29,9 +30,9 @@ class Puppet:
         self.unread = b""
         self.exit: int | None = None
         self.too_much: str | None = None
-        self.can_be_interrupted = True
+        self.can_be_interrupted = self.can_be_rescued = True
         self.asked = asyncio.Event()
-        self.got = {order: asyncio.Event() for order in ("freeze", "thaw", "interrupt", "kill")}
+        self.got = {order: asyncio.Event() for order in ("freeze", "thaw", "interrupt", "rescue", "kill")}
 
     def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
         self.hear, self.print, self.end = hear, print, end
@@ -53,6 +54,10 @@ class Puppet:
 
     def thaw(self) -> None:
         self._order("thaw")
+
+    def rescue(self) -> bool:
+        self._order("rescue")
+        return self.can_be_rescued
 
     def interrupt(self) -> bool:
         self._order("interrupt")
@@ -347,3 +352,72 @@ async def test_it_is_looked_at_once_more_after_the_answer(
     async with asyncio.timeout(PATIENCE):
         await puppet.got["kill"].wait()
     assert worker.reason == "it wrote too much"
+
+
+# Names that are saved before the end
+
+
+async def dying(worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[WorkerReply]:
+    """A question that is not answered, whose worker has been told to save its names."""
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.01)
+    worker.has_names = True
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["rescue"].wait()
+    return task
+
+
+async def test_names_are_taken_before_the_end(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    for part in (b"some ", b"names"):
+        puppet.say(id=1, rescued=b64encode(part).decode())
+    assert not worker.ended
+    puppet.say(id=1, result={"size": 10})
+    assert (await ended(task)).reason == "it did not stop within 0.01 s"
+    assert (bytes(worker.rescued.names), bytes(worker.rescued.about)) == (b"some names", b'{"size": 10}')
+    assert puppet.orders[-1] == "kill"
+
+
+async def test_an_answer_in_the_last_moment_is_an_answer(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, result={"text": "1"})
+    assert bytes((await task).result) == b'{"text": "1"}'
+    assert not worker.ended
+
+
+async def test_without_names_it_ends_at_once(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, rescued="")
+    assert (await ended(task)).reason == "it did not stop within 0.01 s"
+
+
+async def test_names_that_do_not_come_are_not_waited_for(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "RESCUE_SECONDS", 0.01)
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    await ended(task)
+    assert bytes(worker.rescued.about) == b""
+
+
+async def test_names_that_nobody_wants_are_its_end(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    assert (await ended(task)).reason == workers.UNASKED
+
+
+async def test_more_names_than_there_is_room_for_are_its_end(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LARGEST", 8)
+    task = await dying(worker, puppet, monkeypatch)
+    for _ in range(2):
+        puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    assert (await ended(task)).reason == workers.UNASKED

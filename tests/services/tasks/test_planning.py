@@ -208,3 +208,19 @@ async def test_what_a_cancelled_call_has_taken_is_pending_again(
         while (task := (await client.call_tool("get_task", {"id": made}, returns=dict)).data)["status"] != "pending":
             pass
     assert "worker" not in task
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"description": "Third", "blocked_by": ["frist"]}, "'frist', and none of these has that ref"),
+        ({"description": "Third", "parent_id": "frist"}, "'frist', and none of these has that ref"),
+        ({"description": "Third", "due": "2027-02-30"}, r"tasks\[2\]: '2027-02-30' is no date"),
+        ({"description": "  ", "ref": "third"}, "third: The description is empty"),
+    ],
+)
+async def test_a_refused_plan_says_which_of_its_tasks_is_meant(serving: Serving, wrong: Any, words: str) -> None:
+    client = await serving()
+    plan = [{"description": "First", "ref": "first"}, {"description": "Second", "parent_id": "first"}, wrong]
+    with pytest.raises(ToolError, match=words):
+        await client.call_tool("create_tasks", {"tasks": plan})

@@ -177,8 +177,8 @@ def _described(value: Any) -> Any:
     if re.search(_ADDRESS, text):
         kind = type(value).__name__
         raise ToolError(
-            f"The result has a {kind}, which cannot be described: return a dict, or give the class annotations.",
-            kind="TypeError",
+            f"The result has something of the class {kind}, which cannot be described: return a dict, or give the class"
+            " annotations."
         )
     return text
 

@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from portico import Client, SyncClient
+from portico import Client, SyncClient, UsageError
 from portico.extend import Handler, MissingCapability
 from portico.schema import Complaint
 from portico.services.contracts import outcomes
@@ -24,6 +25,8 @@ from portico.services.contracts.models import CONTEXT_KEY, ContractContext, MCPT
 from portico.services.contracts.outcomes import Outcome
 
 log = logging.getLogger("portico.contracts")
+
+Message = TypeVar("Message", bound=BaseModel)
 
 _UNSAID = (bytes, bytearray, memoryview, set, frozenset, complex)
 
@@ -58,7 +61,10 @@ def call(
     or any other Handler. A deadline in the context counts as a timeout.
     """
     if isinstance(target, SyncClient):
-        return target.run(lambda client: _call(client, request, context, timeout))
+        try:
+            return target.run(lambda client: _call(client, request, context, timeout))
+        except UsageError as closed:
+            return MCPToolResult.model_validate(outcomes.failure("ToolExecutionError", str(closed)))
     return _call(target, request, context, timeout)
 
 
@@ -66,20 +72,44 @@ async def _call(
     target: Client | Handler, request: MCPToolCall, context: ContractContext | None, timeout: float | None
 ) -> MCPToolResult:
     began = time.monotonic()
+    name = "?"
     try:
+        request, context = _message(MCPToolCall, "request", request), _message_or_none(context)
+        name = request.tool_name
         arguments, meta = _as_json(request, context)
     except UnfitArgument as unfit:
-        outcome = outcomes.invalid([unfit.complaint])
+        context, outcome = None, outcomes.invalid([unfit.complaint])
     else:
-        outcome = await _ask(target, request.tool_name, arguments, meta, _seconds_left(context, timeout))
+        outcome = await _ask(target, name, arguments, meta, _seconds_left(context, timeout))
     result = MCPToolResult.model_validate(outcome)
-    _log(request, context, result, time.monotonic() - began)
+    _log(name, context, result, time.monotonic() - began)
     return result
 
 
+def _message_or_none(context: Any) -> ContractContext | None:
+    return None if context is None else _message(ContractContext, "context", context)
+
+
+def _message(model: type[Message], path: str, value: Any) -> Message:
+    """The message, also where it is handed over as JSON has it, or was made past its checks. Raises UnfitArgument."""
+    try:
+        said = {**value.__dict__, **(value.model_extra or {})} if isinstance(value, model) else value
+        return model.model_validate(said)
+    except ValidationError as unlike:
+        first = unlike.errors()[0]
+        raise UnfitArgument(".".join([path, *map(str, first["loc"])]), value, first["msg"]) from None
+    except Exception:
+        # Whatever: an object of the caller's may raise anything while it is looked at.
+        raise UnfitArgument(path, value, f"it is no {model.__name__}") from None
+
+
 async def _ask(
-    target: Client | Handler, name: str, arguments: dict[str, Any], meta: dict[str, Any], seconds: float | None
+    target: Any, name: str, arguments: dict[str, Any], meta: dict[str, Any], seconds: float | None
 ) -> Outcome:
+    if not isinstance(target, Client) and not callable(target):
+        kind = type(target).__name__
+        said = f"{kind} is none of a Client, a SyncClient, a Server or another Handler; a Client opens an address"
+        return outcomes.invalid([Complaint("target", "type", said, kind)])
     if isinstance(target, Client):
         return await ask(ClientTarget(target, seconds), name, arguments, meta=meta, known=_known.get(target))
     handler = OwnTarget(target, timeout=seconds, kept=_kept_of(target))
@@ -98,9 +128,9 @@ def _kept_of(handler: Handler) -> KeptContracts | None:
 class UnfitArgument(Exception):
     """Something that JSON has no way to say; `complaint` tells which."""
 
-    def __init__(self, path: str, value: Any) -> None:
+    def __init__(self, path: str, value: Any, said: str = "") -> None:
         super().__init__(path)
-        said = f"{type(value).__name__} is no value of JSON, or holds one that is not"
+        said = said or f"{type(value).__name__} is no value of JSON, or holds one that is not"
         self.complaint = Complaint(path, "type", said, type(value).__name__)
 
 
@@ -202,11 +232,11 @@ class OwnTarget(HandlerTarget):
                 return await ClientTarget(client, self.timeout).as_task(params)
 
 
-def _log(request: MCPToolCall, context: ContractContext | None, result: MCPToolResult, seconds: float) -> None:
+def _log(name: str, context: ContractContext | None, result: MCPToolResult, seconds: float) -> None:
     """Every call by contract leaves a line: which tool, how it ended, and nothing that it was given."""
     log.info(
         "%s: %s%s in %.1f ms%s",
-        request.tool_name,
+        name,
         result.status,
         f" ({result.error.error_type!r})" if result.error is not None else "",
         1000 * seconds,

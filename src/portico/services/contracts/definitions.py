@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -160,15 +161,17 @@ class Contract(Struct, frozen=True, kw_only=True, dict=True):
     in_full: bool = True
 
     def find(self, name: str) -> Definition | None:
-        """By the name that is listed, or by the invocation name."""
-        by_name, by_invocation = self._names
-        return by_name.get(name) or by_invocation.get(name)
+        """By the name that is listed, by the invocation name, or by the last part of that if no other tool has it: what
+        is listed by a dotted name may be called without the dots, too."""
+        return next((names[name] for names in self._names if name in names), None)
 
     @cached_property
-    def _names(self) -> tuple[dict[str, Definition], dict[str, Definition]]:
+    def _names(self) -> tuple[dict[str, Definition], ...]:
         # Of two with one name, the first.
         tools = self.tools[::-1]
-        return {tool.name: tool for tool in tools}, {tool.invocation: tool for tool in tools}
+        last = Counter(tool.invocation.rpartition(".")[2] for tool in tools)
+        alone = {name: tool for tool in tools if last[name := tool.invocation.rpartition(".")[2]] == 1}
+        return {tool.name: tool for tool in tools}, {tool.invocation: tool for tool in tools}, alone
 
     def once(self, make: Callable[[Contract], T]) -> T:
         """What `make` gives for this contract: made when it is first asked for, and kept with it."""

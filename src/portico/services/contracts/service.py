@@ -32,7 +32,7 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
-from portico.services.limits import Limiter
+from portico.services.limits import Limiter, too_often
 
 log = logging.getLogger("portico.contracts")
 
@@ -186,7 +186,7 @@ class Contracts(Service):
     ) -> reports.Linted:
         """Look whether a specification is complete and holds together: sections, tables, schemas, version, examples."""
         if (text is None) == (tool is None):
-            raise ToolError("Give `text` or `tool`, one of the two.")
+            raise ToolError("Give `text` or `tool`, one of the two.", kind="ValidationError")
         if tool is not None:
             contract, found = await self._tool(ctx, tool)
             return reports.linted(await _aside(ctx, lint_tools, contract, [found]))
@@ -206,9 +206,10 @@ class Contracts(Service):
             before, after = await _aside(ctx, reading.pair, old, new, now)
             found = await _aside(ctx, diff, before, after, lambda: ctx.cancelled or time.monotonic() > until)
         except reading.UnreadableContract as failure:
-            raise ToolError(f"This cannot be compared: {failure}.") from None
+            raise ToolError(f"This cannot be compared: {failure}.", kind="ValidationError") from None
         except Stopped:
-            raise ToolError(f"This takes longer than {COMPARING_SECONDS:g} s: compare fewer tools at a time.") from None
+            said = f"This takes longer than {COMPARING_SECONDS:g} s: compare fewer tools at a time."
+            raise ToolError(said, kind="TimeoutError") from None
         return reports.compared(found)
 
     @_offer("spec_codegen", READ)
@@ -256,7 +257,7 @@ class Contracts(Service):
     ) -> reports.Batch:
         """Call several tools at once. Tools that ask questions in the middle have to be called by themselves."""
         if _within.get():
-            raise ToolError("A batch cannot be part of a batch: give all calls in one.")
+            raise ToolError("A batch cannot be part of a batch: give all calls in one.", kind="ValidationError")
         mark = _within.set(True)
         try:
             contract = await self._contract(ctx)
@@ -290,8 +291,7 @@ class Contracts(Service):
         found = contract.find(name)
         wait = self._limited(found)
         if wait:
-            said = f"{name} was called too often. Wait {wait:.1f} s."
-            return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
+            return outcomes.failure("ApiLimitExceeded", too_often(name, wait), {"retry_after": round(wait, 3)})
         about = {"emit": emit, "progress_token": "contract", "log_level": "info", **caller}
         target = asking.HandlerTarget(server, kept=self._kept, **about)
         outcome = await asking.ask(target, name, arguments, known=contract)
@@ -323,7 +323,7 @@ class Contracts(Service):
         try:
             job = self._jobs.start(found.invocation, _owner(ctx), work)
         except Full as full:
-            raise ToolError(f"{full} Wait for one of them to end.") from None
+            raise ToolError(f"{full} Wait for one of them to end.", kind="ApiLimitExceeded", retryable=True) from None
         return reports.running(job)
 
     @_offer("tool_status", READ)

@@ -124,13 +124,19 @@ class Asking(Service):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            self._forgotten(ctx, session)
-            raise LiveError(lost(session, end.reason)) from None
+            raise LiveError(self._ended(ctx, session, end), kind="TimeoutError" if end.late else None) from None
         if answer.interrupted:
             raise LiveError(kept(session, seconds), kind="TimeoutError")
         if answer.refusal is not None:
             raise Rejected(answer.refusal if answer.note is None else f"{answer.refusal} {answer.note}")
         return answer
+
+    def _ended(self, ctx: Context, session: str, end: WorkerEnded) -> str:
+        """What became of a session whose worker has ended, in words."""
+        if end.kept is not None:
+            return f"It was ended, because {end.reason}. The session {session!r} {end.kept}."
+        self._forgotten(ctx, session)
+        return lost(session, end.reason)
 
     async def _read(
         self, ctx: Context, kind: type[T], op: str, session: str = MAIN, seconds: float | None = None, /, **asked: Any

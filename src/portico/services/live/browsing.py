@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from portico import Context, ToolResult, completion, prompt, resource, tool
-from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent
+from portico.extend import Completion, GetPromptResult, InternalError, PromptMessage, TextContent
 from portico.schema import schema
 from portico.services.live import replies
 from portico.services.live.asking import CHANGE, READ, Asking, ClassName, Expression, Name, SessionName, owner
@@ -200,31 +200,32 @@ class Browsing(Asking):
     @completion("generate-tests", "className")
     @completion("python://class/{className}", "className")
     @completion("python://method/{className}/{selector}", "className")
-    async def complete_class(self, typed: str) -> list[str]:
+    async def complete_class(self, typed: str) -> Completion:
         return await self._complete("class", typed)
 
     @completion("python://package/{packageName}", "packageName")
-    async def complete_package(self, typed: str) -> list[str]:
+    async def complete_package(self, typed: str) -> Completion:
         return await self._complete("package", typed)
 
     @completion("refactor-method", "selector")
     @completion("python://method/{className}/{selector}", "selector")
-    async def complete_method(self, typed: str, given: Mapping[str, str]) -> list[str]:
+    async def complete_method(self, typed: str, given: Mapping[str, str]) -> Completion:
         return await self._complete("method", typed, className=given.get("className", ""))
 
-    async def _complete(self, kind: str, typed: str, **more: str) -> list[str]:
+    async def _complete(self, kind: str, typed: str, **more: str) -> Completion:
         """Nothing rather than an error, and nothing rather than waiting for what is running."""
         if any(one.busy for one in self._interpreters.sessions(None) if one.name == MAIN):
-            return []
+            return Completion([])
         try:
             answer = await self._interpreters.ask(
                 (None, MAIN), "complete", {"kind": kind, "typed": typed, **more}, TYPING_SECONDS
             )
             if answer.refusal is not None:
-                return []
-            return replies.read(answer.result, replies.Completions).values
+                return Completion([])
+            found = replies.read(answer.result, replies.Completions)
         except (InspectionError, SandboxUnavailable, WorkerEnded, InvalidReply):
-            return []
+            return Completion([])
+        return Completion(found.values, found.total, found.total > len(found.values))
 
 
 def _prompt(name: str, **given: str) -> GetPromptResult:

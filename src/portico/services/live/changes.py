@@ -201,29 +201,29 @@ def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for change in made:
-        place, text = _written(change, own, projects)
+        place, text, is_file = _written(change, own, projects)
         changed = with_method(after.get(place, text), change.class_name, change.source)
         if changed is None:
             # Its class stands nowhere in a text: then the method does, by itself.
-            place, text, changed = f"{change.class_name}.{change.selector}.py", change.before or "", change.source
-        before.setdefault(place, text)
+            place, is_file, changed = f"{change.class_name}.{change.selector}.py", False, change.source
+        before.setdefault(place, text if is_file else "")
         after[place] = changed
     return [_diff(place, before[place], after[place]) for place in before]
 
 
-def _written(change: MethodChange, own: dict[str, list[Statement]], projects: Sequence[str]) -> tuple[str, str]:
-    """Where the class of a change is written, as a patch names it, and the text of that."""
+def _written(change: MethodChange, own: dict[str, list[Statement]], projects: Sequence[str]) -> tuple[str, str, bool]:
+    """Where the class of a change is written, as a patch names it, the text of that, and whether it is a file."""
     top = change.class_name.partition(".")[0]
     module = sys.modules.get(change.cls.__module__)
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py"):
         made = origin(change.cls, own.get(top, []))
-        return f"{top}.py", "" if made is None else made.text
+        return f"{top}.py", "" if made is None else made.text, False
     try:
         with open(path, encoding="utf-8") as file:
-            return _place(path, change.cls.__module__, projects), file.read(LONGEST_FILE)
+            return _place(path, change.cls.__module__, projects), file.read(LONGEST_FILE), True
     except (OSError, ValueError):
-        return f"{top}.py", ""
+        return f"{top}.py", "", False
 
 
 def _place(path: str, module: str, projects: Sequence[str]) -> str:
@@ -235,5 +235,7 @@ def _place(path: str, module: str, projects: Sequence[str]) -> str:
 
 
 def _diff(place: str, before: str, after: str) -> str:
-    lines = unified_diff(before.splitlines(True), after.splitlines(True), f"a/{place}", f"b/{place}")
+    """What stands in no file yet gets one: a class of the session with all its changes."""
+    old = f"a/{place}" if before else "/dev/null"
+    lines = unified_diff(before.splitlines(True), after.splitlines(True), old, f"b/{place}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

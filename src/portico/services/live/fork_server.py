@@ -29,16 +29,18 @@ from json import loads
 from types import FrameType
 from typing import Any, NoReturn
 
-from portico.services.live import jail, projects, protocol, scratch
+from portico.services.live import jail, projects, protocol, rescue, scratch
 from portico.services.live.image import LONGEST_INTEGER, Interpreter
 from portico.services.live.kernel import SandboxUnavailable
-from portico.services.live.limits import Limits
+from portico.services.live.limits import LARGEST, PART, Limits
 from portico.services.live.names import InspectionError
 
 # What runs in a worker: it answers what it is asked, one question at a time, until it is ended.
 
 # Where things are in a worker: standard input is empty, the two outputs are one pipe, and this is the server.
 CHANNEL = 3
+# In its last moment; the server waits for all of them a little longer.
+SECONDS_FOR_A_NAME = 1.0
 
 
 def take_descriptors(channel: int, output: int) -> None:
@@ -83,6 +85,7 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
         # Whatever code has done to them. An interrupt that it held back comes now, and interrupts nothing.
         signal.signal(signal.SIGINT, interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        rescue.prepare(lambda: hand_over(image))
         # Whatever code has done to it.
         os.set_blocking(CHANNEL, True)
         asked = protocol.read(CHANNEL)
@@ -99,6 +102,22 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
             outcome = ("refusal", "KeyboardInterrupt")
         flush()
         say(request["id"], *outcome)
+
+
+def hand_over(image: Interpreter) -> None:
+    """The names of a session in parts, and then what is to be said of them; an empty part if there is nothing to give.
+    An answer that is on its way is not cut in two."""
+    if not image.is_answering(sys._getframe(), rescue=True):
+        return
+    try:
+        about = image.save(LARGEST, SECONDS_FOR_A_NAME)
+    except InspectionError:
+        # They are too large.
+        say(image.asked, "rescued", "")
+        return
+    for at in range(0, about["size"], PART):
+        say(image.asked, "rescued", image.saved_part(at, PART)["data"])
+    say(image.asked, "result", about)
 
 
 def say(id: int, member: str, value: Any) -> None:

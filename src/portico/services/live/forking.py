@@ -17,6 +17,7 @@ import portico
 from portico.services.live import scratch
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
+from portico.services.live.rescue import SIGNAL as RESCUE
 from portico.services.live.workers import REPLY_SECONDS, PythonWorker, WorkerEnded
 
 CHUNK = 1 << 16
@@ -145,6 +146,9 @@ class Forked:
             except ProcessLookupError:
                 pass  # it has ended meanwhile
         return True
+
+    def rescue(self) -> bool:
+        return self._signal(RESCUE)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)

@@ -28,6 +28,8 @@ from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, 
 from portico.services.live.limits import Limits
 from portico.services.live.names import InspectionError, Names
 
+# The module whose functions run in the middle of others, when these cannot be interrupted.
+RESCUE = "portico.services.live.rescue"
 # Enough for every integer whose text is shown.
 LONGEST_INTEGER = 70_000
 
@@ -103,15 +105,20 @@ class Interpreter:
         except BaseException as failure:
             raise InspectionError(told(failure)) from None
 
-    def is_answering(self, frame: types.FrameType | None) -> bool:
+    def is_answering(self, frame: types.FrameType | None, *, rescue: bool = False) -> bool:
         """Whether what this frame runs is a part of an answer, so that an exception in it ends that and nothing else.
 
-        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into.
+        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into. Nor is
+        the `rescue` of its names, which comes when interrupts have not helped.
         """
-        caller = frame.f_back if frame is not None else None
-        while caller is not None and caller.f_code is not Interpreter.answer.__code__:
-            caller = caller.f_back
-        return caller is not None
+        running = frame
+        while running is not None:
+            if running is not frame and running.f_code is Interpreter.answer.__code__:
+                return True
+            if not rescue and running.f_globals.get("__name__") == RESCUE:
+                return False
+            running = running.f_back
+        return False
 
     # Evaluating
 
@@ -136,19 +143,22 @@ class Interpreter:
         text = json_of(value, self.limits.value)
         return {} if text is None else {"value": text}
 
-    def _run(self, expression: str) -> tuple[Any, bool]:
+    def _run(self, expression: str, *, valued: bool = False) -> tuple[Any, bool]:
+        """The value, and whether there is one. `valued`: what has none is not run at all."""
         name = self._remember(expression)
         source = "".join(linecache.cache[name][2])  # type: ignore[misc]
         try:
-            return self._compiled_and_run(source, name)
+            return self._compiled_and_run(source, name, valued)
         except BaseException as failure:
             failed_at(name, failure)
             raise
 
-    def _compiled_and_run(self, source: str, name: str) -> tuple[Any, bool]:
+    def _compiled_and_run(self, source: str, name: str, valued: bool) -> tuple[Any, bool]:
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        if last is None and valued:
+            raise InspectionError(f"{one_line(source, 60)!r} is no expression, so it has no value to look at.")
         if tree.body:
             self._execute(compile(tree, name, "exec", flags, dont_inherit=True))
         if last is None:
@@ -204,9 +214,7 @@ class Interpreter:
     def inspect_object(self, expression: str) -> dict[str, Any]:
         """What an expression's value is made of. Where nothing may be run, names and what they hold are followed."""
         if self.runs:
-            value, has_value = self._run(expression)
-            if not has_value:
-                raise InspectionError(f"{expression!r} is no expression, so it has no value to look at.")
+            value, _ = self._run(expression, valued=True)
         else:
             value = self.names.follow(expression)
         return questions.inspected(value, expression)
@@ -226,10 +234,10 @@ class Interpreter:
 
     # Saving
 
-    def save(self, most: int) -> dict[str, Any]:
-        """Make the bytes, which `saved_part` then gives, up to a size."""
+    def save(self, most: int, seconds: float | None = None) -> dict[str, Any]:
+        """Make the bytes, which `saved_part` then gives, up to a size, in so many seconds for each name."""
         made = [(one.path, one.source) for one in self.changes if one.is_current(self.namespace)]
-        data, names, left_out = saving.saved(self.namespace, made)
+        data, names, left_out = saving.saved(self.namespace, made, seconds)
         if len(data) > most:
             raise InspectionError(
                 f"The names of this session take {len(data):,} bytes, and {most:,} can be saved. "

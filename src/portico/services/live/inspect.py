@@ -268,11 +268,16 @@ def _type_name(hint: Any) -> str:
 def _instance_variables(cls: type) -> list[str]:
     """The names its instances have: annotated, in slots, or assigned to in `__init__`."""
     found = dict.fromkeys(_slots(cls))
-    found |= dict.fromkeys(_annotations(cls))
+    found |= dict.fromkeys(name for name, hint in _annotations(cls).items() if not _is_of_class(hint))
     init = of_class(cls, "__dict__").get("__init__")
     if type(init) is FunctionType:
         found |= dict.fromkeys(_assigned(init))
     return list(found)
+
+
+def _is_of_class(hint: Any) -> bool:
+    """Whether an annotation says that the class has the value, and not its instances."""
+    return _type_name(hint).removeprefix("typing.").startswith("ClassVar")
 
 
 def _slots(cls: type) -> list[str]:
@@ -369,7 +374,10 @@ def inspected(value: Any, expression: str) -> Json:
     # By its type: an object can claim to be an instance of anything, and run code to say so.
     built_in = next((one for one in _SIZED if issubclass(kind, one)), None)
     if built_in is not None:
-        result["length"] = built_in.__len__(value)
+        try:
+            result["length"] = built_in.__len__(value)
+        except OverflowError:
+            pass  # of a range that is longer than Python can say
     if issubclass(kind, type | FunctionType | BuiltinFunctionType):
         result["signature"] = _signature(value)
     return result
@@ -462,6 +470,13 @@ def complete(names: Names, kind: str, typed: str, className: str | None = None) 
     else:
         candidates = (name for name, _ in names.classes())
     fitting = dict.fromkeys(
-        name for name in candidates if name.lower().startswith(begun) or f".{begun}" in name.lower()
+        name
+        for name in candidates
+        if (name.lower().startswith(begun) or f".{begun}" in name.lower()) and ("_" in begun or not _is_private(name))
     )
     return {"values": list(fitting)[:MOST_VALUES], "total": len(fitting)}
+
+
+def _is_private(name: str) -> bool:
+    """Whether an underscore says that it is not for others, of a class or of a package it is in."""
+    return any(part.startswith("_") for part in name.split("."))

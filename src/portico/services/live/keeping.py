@@ -24,16 +24,12 @@ from portico.services.live.asking import (
     SessionName,
     owner,
 )
-from portico.services.live.limits import MIB
+from portico.services.live.limits import LARGEST, PART
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, check_name
 from portico.services.live.saved import SavedSession, SavedSessions, about
 
 T = TypeVar("T")
-
-# What travels to and from a worker in one piece, and all of a session.
-PART = MIB
-LARGEST = 32 * MIB
 
 SavedName = Annotated[str, Meta(min_length=1, max_length=64), "The name it is saved under"]
 

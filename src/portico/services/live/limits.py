@@ -9,6 +9,9 @@ MIB = 1024 * KIB
 
 # What comes back from a worker in one piece. It holds a value, a text and a few pictures, each with a bound of its own.
 LONGEST_REPLY = 8 * MIB
+# What travels to and from a worker in one piece of the names of a session, and all of them.
+PART = MIB
+LARGEST = 32 * MIB
 
 
 @dataclass(frozen=True)

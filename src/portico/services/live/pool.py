@@ -6,23 +6,28 @@ import asyncio
 import logging
 import re
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from msgspec import Struct
 
+from portico.services.live import replies
 from portico.services.live.forking import Forking
 from portico.services.live.jail import obstacle
 from portico.services.live.kernel import SandboxUnavailable
-from portico.services.live.limits import MIB, Limits
+from portico.services.live.limits import MIB, PART, Limits
 from portico.services.live.names import InspectionError
+from portico.services.live.replies import InvalidReply
 from portico.services.live.spawning import Spawning
-from portico.services.live.workers import UNASKED, PythonWorker, WorkerEnded, WorkerReply
+from portico.services.live.workers import NOTHING, REPLY_SECONDS, UNASKED, PythonWorker, WorkerEnded, WorkerReply
 
 log = logging.getLogger("portico")
 
 MAIN = "main"
+# Names that a session goes on without.
+MOST_TOLD = 10
 # What Python takes by itself.
 SMALLEST_MEMORY = 64 * MIB
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
@@ -81,6 +86,7 @@ class LiveSession:
         self.used = self.begun = time.monotonic()
         # What became of the worker before this one, until its owner has been told.
         self.loss: str | None = None
+        self.begun_anew = False
 
     @property
     def busy(self) -> bool:
@@ -158,14 +164,15 @@ class SessionPool:
             answer = await self._insist(session, op, arguments, seconds)
         except WorkerEnded as end:
             # The caller is told, so the next one need not be.
-            session.worker = None
+            ended, session.worker = session.worker, None
             end.answer.note, session.loss = session.loss, None
+            end.kept = await self._revive(session, ended)
             raise
         finally:
             session.used = time.monotonic()
-        answer.note = session.loss
+        answer.note, answer.begun_anew = session.loss, session.begun_anew
         if op == "evaluate":
-            session.loss = None
+            session.loss, session.begun_anew = None, False
         return answer
 
     async def _insist(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
@@ -182,11 +189,42 @@ class SessionPool:
         if session.worker is not None and session.worker.busy:
             await session.worker.settled()
         if session.worker is not None and session.worker.ended:
-            session.loss = f"Session {session.name!r} begins anew, without its names: {session.worker.reason}."
-            session.worker = None
+            ended, session.worker = session.worker, None
+            kept = await self._revive(session, ended)
+            how = f"begins anew, without its names: {ended.reason}." if kept is None else f"{kept} ({ended.reason})."
+            session.loss, session.begun_anew = f"Session {session.name!r} {how}", kept is None
         if session.worker is None:
             session.worker = await self._take()
+            session.worker.has_names = True
         return await session.worker.ask(op, arguments, seconds)
+
+    async def _revive(self, session: LiveSession, ended: PythonWorker | None) -> str | None:
+        """Give a session another worker, with the names that the one before has saved in its last moment. In words what
+        came of it; None if there is nothing left of them."""
+        if ended is None or ended.rescued.about is NOTHING:
+            return None
+        names = bytes(ended.rescued.names)
+        worker = await self._take()
+        worker.has_names = True
+        try:
+            saved = replies.read(ended.rescued.about, replies.NamesSaved)
+            for at in range(0, len(names), PART):
+                part = b64encode(names[at : at + PART]).decode()
+                await worker.ask("restore_part", {"at": at, "data": part}, REPLY_SECONDS)
+            said = await worker.ask("restore", {}, REPLY_SECONDS)
+            told = replies.read(said.result, replies.NamesTold)
+        except WorkerEnded:
+            return None
+        except BaseException as failure:
+            worker.kill("its names could not be restored")
+            if isinstance(failure, InvalidReply):
+                return None
+            raise
+        session.worker = worker
+        failed = [*saved.failed, *told.failed]
+        lost = ", ".join(f"{one.name} ({one.reason})" for one in failed[:MOST_TOLD])
+        lost += f" and {len(failed) - MOST_TOLD} more" if len(failed) > MOST_TOLD else ""
+        return "goes on in another process, with its names" + (f", but without {lost}" if lost else "")
 
     async def _take(self) -> PythonWorker:
         worker = None

@@ -4,6 +4,7 @@
     ← {"id": 7, "output": "…"}           only from workers whose output has no pipe of its own
     ← {"id": 7, "calls": [{…}, …]}       only from a worker that runs a script: see `script.py`
     → {"answers": [{…}, …]}              to those calls, in the order in which the script is to learn of them
+    ← {"id": 7, "rescued": "…"}          a part of its names, when it was told to save them; then a result
     ← {"id": 7, "result": {…}}           or {"id": 7, "refusal": "why not"}
 
 A worker says {"id": 0, …} by itself when it is ready. The server believes nothing else: it reads no more than it has

@@ -73,8 +73,10 @@ def _limited(seconds: float) -> Iterator[None]:
 # Writing
 
 
-def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[bytes, list[str], Reasons]:
-    """The bytes, the names that are in them, and why the others are not."""
+def saved(
+    namespace: dict[str, Any], changes: list[tuple[str, str]], seconds: float | None = None
+) -> tuple[bytes, list[str], Reasons]:
+    """The bytes, the names that are in them, and why the others are not. `seconds` for each, if not the usual."""
     names = {name: value for name, value in list(namespace.items()) if _is_kept(name)}
     texts = _texts(names)
     imports = {name: home for name, value in names.items() if (home := _home(value)) is not None}
@@ -85,7 +87,7 @@ def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[by
     with as_main(namespace):
         for name in [one for one in names if one not in imports and one not in defined]:
             try:
-                with _limited(SECONDS):
+                with _limited(seconds or SECONDS):
                     pickles[name], shared[name] = _pickled(names[name], defined)
             except KeyboardInterrupt:
                 raise  # time is up

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from portico import Context, Image, ToolResult, UsageError, tool
-from portico.extend import Component, Tool, explained
+from portico.extend import ERROR, Component, Tool, explained
 from portico.schema import schema
 from portico.services.live import replies
-from portico.services.live.asking import CHANGE, DESTROY, READ, Expression, LiveError, SessionName, kept, lost, owner
+from portico.services.live.asking import CHANGE, DESTROY, READ, Expression, LiveError, SessionName, kept, owner
 from portico.services.live.browsing import Browsing
 from portico.services.live.keeping import Keeping
 from portico.services.live.kernel import SandboxUnavailable
@@ -133,16 +133,15 @@ class Live(Browsing, Keeping):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            self._forgotten(ctx, session)
-            return _failed(end.answer, lost(session, end.reason))
+            return _failed(end.answer, self._ended(ctx, session, end), late=end.late)
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
-            return _failed(answer, kept(session, seconds) + where)
+            return _failed(answer, kept(session, seconds) + where, late=True)
         if answer.refusal is not None:
             return _failed(answer, answer.refusal)
         try:
             found = replies.read(answer.result, replies.Evaluated, LONGEST_REPLY)
-            if answer.note is not None:
+            if answer.begun_anew:
                 self._forgotten(ctx, session)
             self._changed(ctx, session, found.changed_classes)
             return _shown(answer, found, session)
@@ -192,8 +191,9 @@ def _printed(answer: WorkerReply) -> list[str]:
     return [*note, answer.output] if answer.output else note
 
 
-def _failed(answer: WorkerReply, why: str) -> ToolResult:
-    return ToolResult(content=[*_printed(answer), f"Error: {why}"], is_error=True)
+def _failed(answer: WorkerReply, why: str, *, late: bool = False) -> ToolResult:
+    meta = {ERROR: LiveError("", kind="TimeoutError").described()} if late else None
+    return ToolResult(content=[*_printed(answer), f"Error: {why}"], is_error=True, meta=meta)
 
 
 def _shown(answer: WorkerReply, found: replies.Evaluated, session: str) -> ToolResult:

@@ -72,6 +72,9 @@ class Piped(asyncio.SubprocessProtocol):
         """Nothing inside can be interrupted: WebAssembly has no signals, and what stops it from outside breaks it."""
         return False
 
+    def rescue(self) -> bool:
+        return False
+
     def kill(self) -> None:
         if self._transport is not None:
             try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
-from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
+from portico.services.live.limits import KIB, LARGEST, LONGEST_REPLY, Limits
 from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 
 # How long code is given to stop by itself, when it is told again in that time, and how long a worker may take to come
@@ -18,6 +19,8 @@ from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 GRACE_SECONDS = 2.0
 INTERRUPT_SECONDS = 0.5
 REPLY_SECONDS = 30.0
+# How long it is waited for the names of a session whose code does not stop.
+RESCUE_SECONDS = 5.0
 # How often it is looked at what a worker uses, while it may use more.
 CHECK_SECONDS = 0.1
 # How much longer than a look the time to the next one is, at least.
@@ -61,6 +64,9 @@ class Ends(Protocol):
     def interrupt(self) -> bool:
         """Ask the code to stop. False where code cannot be asked."""
 
+    def rescue(self) -> bool:
+        """Tell it to save its names at once, whatever it is doing. False where that cannot be done."""
+
     def kill(self) -> None: ...
 
     async def status(self) -> int | None:
@@ -82,20 +88,32 @@ class WorkerReply(Struct):
     dropped: int = 0
     # Time was up, and it stopped without being ended.
     interrupted: bool = False
-    # Something about the session that the caller should know.
+    # Something about the session that the caller should know, and whether it has no names any more.
     note: str | None = None
+    begun_anew: bool = False
+
+
+class Rescued(Struct):
+    """What a worker has saved in its last moment: the names of its session, and what it says of them. Without the
+    second it did not come to the end."""
+
+    names: bytearray = field(default_factory=bytearray)
+    about: Raw = NOTHING
 
 
 UNASKED = "it answered without a question"
 
 
 class WorkerEnded(Exception):
-    """The worker is no more, and the names of its session with it."""
+    """The worker is no more, and the names of its session with it, unless they were `kept`."""
 
     def __init__(self, reason: str, answer: WorkerReply) -> None:
         super().__init__(reason)
         self.reason = reason
         self.answer = answer
+        # Whether it was ended because time was up, and what became of the names, if the session goes on with them.
+        self.late = False
+        self.kept: str | None = None
 
 
 class _PendingReply(Struct):
@@ -103,6 +121,7 @@ class _PendingReply(Struct):
     result: Raw = NOTHING
     refusal: str | None = None
     output: str | None = None
+    rescued: str | None = None
     calls: Raw = NOTHING
 
 
@@ -126,6 +145,11 @@ class PythonWorker:
         self.greeting: Mapping[str, Any] = {}
         # Why it has ended, once it has.
         self.reason: str | None = None
+        # Whether it has names that are wanted when it must be ended; and what it has said of them then.
+        self.has_names = False
+        self.rescued = Rescued()
+        # Why it is to end, while it is waited for them.
+        self._dying: str | None = None
         self._loop = asyncio.get_running_loop()
         self._frames = Frames(LONGEST_REPLY)
         self._asked = READY
@@ -214,6 +238,9 @@ class PythonWorker:
         if waited < GRACE_SECONDS and self.ends.interrupt():
             pause = min(INTERRUPT_SECONDS, GRACE_SECONDS)
             self._clock = self._loop.call_later(pause, self._interrupt, reason, waited + pause)
+        elif self.has_names and self._dying is None and self.ends.rescue():
+            self._dying = reason
+            self._clock = self._loop.call_later(RESCUE_SECONDS, self.kill, reason)
         else:
             self.kill(reason)
 
@@ -245,6 +272,13 @@ class PythonWorker:
                 raise ValueError
             self._print(reply.output.encode())
             return
+        if reply.rescued is not None:
+            self._take_names(reply.rescued)
+            return
+        if self.rescued.names and self._dying is not None:
+            self.rescued.about = reply.result
+            self.kill(self._dying)
+            return
         if reply.calls is not NOTHING:
             if self._hear_calls is None:
                 raise ValueError
@@ -254,6 +288,16 @@ class PythonWorker:
         self._print(self.ends.rest(self.limits.flood))
         if self.reason is None and (waiting := self._settle()) is not None:
             waiting.set_result(self._answer(reply.result, reply.refusal))
+
+    def _take_names(self, part: str) -> None:
+        if self._dying is None:
+            raise ValueError
+        if not part:
+            self.kill(self._dying)
+            return
+        self.rescued.names += b64decode(part, validate=True)
+        if len(self.rescued.names) > LARGEST:
+            raise ValueError
 
     def _print(self, data: bytes) -> None:
         room = self.limits.output - len(self._printed)
@@ -277,7 +321,9 @@ class PythonWorker:
         if isinstance(self._looking, asyncio.TimerHandle):
             self._looking.cancel()
         if (waiting := self._settle()) is not None:
-            waiting.set_exception(WorkerEnded(reason, self._answer()))
+            end = WorkerEnded(reason, self._answer())
+            end.late = self._late
+            waiting.set_exception(end)
         self.ends.close()
 
     def _end(self) -> None:
@@ -310,6 +356,8 @@ class PythonWorker:
 
     async def _measure(self) -> None:
         """Once after each evaluation, and again and again during one."""
+        if self.ended:
+            return  # meanwhile, and perhaps the loop with it
         began = self._loop.time()
         excess = await asyncio.to_thread(self.ends.excess, self.limits)
         self._looking = None

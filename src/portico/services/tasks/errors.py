@@ -125,8 +125,9 @@ class HasChildren(NotNow):
     code = "has_children"
 
     def __init__(self, id: str, children: Sequence[str], count: int) -> None:
+        below = f"{count:,} {'task' if count == 1 else 'tasks'} below it ({_some(children)})"
         super().__init__(
-            f"The task {id} has {count:,} tasks below it ({_some(children)}). Say what becomes of them: "
+            f"The task {id} has {below}. Say what becomes of them: "
             "children=delete deletes them too, children=keep moves them up to where this task was.",
             brief=f"task has children: {id}",
             id=id,

@@ -150,14 +150,20 @@ class WorkItems:
     async def create_all(self, drafts: Sequence[TaskDraft], *, who: str = "") -> list[Item]:
         """Many in one transaction, all of them or none. They may name one another by their `ref`."""
         given = [(one, self._ids.make()) for one in drafts]
-        plan = edits.resolved(given)
-        made = [(edits.drafted(one, id, self._clock(), who, self._home), one.blocked_by) for one, id in plan]
+        # No caller has their ids, and if one is refused there will be no such tasks.
+        names = {id: one.ref or f"tasks[{at}]" for at, (one, id) in enumerate(given)}
+        made = []
+        for one, id in edits.resolved(given):
+            try:
+                made.append((edits.drafted(one, id, self._clock(), who, self._home), one.blocked_by))
+            except InvalidTask as wrong:
+                raise InvalidTask(f"{names[id]}: {wrong}") from None
         try:
             by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
         except Circle as circle:
-            # No caller has their ids, and there will be no such tasks.
-            names = {id: one.ref or f"tasks[{at}]" for at, (one, id) in enumerate(given)}
             raise Circle([names.get(id, id) for id in circle.path]) from None
+        except NoSuchTask as missing:
+            raise NoSuchTask(missing.details["id"], ", and none of these has that ref") from None
         return [by_id[id] for _, id in given]
 
     @property
