@@ -58,7 +58,8 @@ def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[li
 
 
 def _tuple_reader(kind: Any) -> Callable[[list[Row]], list[Any]]:
-    openers = [None if one is ... else _opener(one) for one in get_args(kind)]
+    parts = get_args(kind)
+    openers = [] if ... in parts else [_opener(one) for one in parts]
     if not any(openers):
         return lambda rows: msgspec.convert(rows, list[kind], strict=False)
 
