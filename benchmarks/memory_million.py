@@ -33,6 +33,7 @@ from portico.services.memory.store.records import Record
 from portico.store.database import Database
 from portico.store.sqlite_transaction import SqliteTransaction
 from portico.store.transaction import Transaction
+from portico.transport.loops import new_loop
 
 LOT = 20_000
 QUESTIONS = 20
@@ -188,7 +189,8 @@ def main() -> None:
         store = options.store or f"{folder}/memory.db"
         if not options.filled:
             asyncio.run(fill(store, options.memories))
-        found = asyncio.run(measure(store))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            found = runner.run(measure(store))
         found["start to the first recall"] = asyncio.run(start(store, folder))
         found["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))
         found["memory of a server, at most, MB"] = asyncio.run(resident(store, folder, 100))

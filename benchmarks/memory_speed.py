@@ -2,8 +2,8 @@
 
     python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300] [--json]
 
-Times are of this process, from the call to its return, each write on the disk, secrets looked for and duplicates and
-contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An import is of 5,000 in
+Times are of this process, from the call to its return, on the loop that servers run on, each write on the disk, secrets
+looked for and duplicates and contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An import is of 5,000 in
 JSON lines, into those that are there; secrets are looked for. “In a scope” is one namespace of one project, “over all”
 is every project. The cold start is `portico serve --services memory`, from its start to the answer of a first recall,
 the best of five. `--large` is for a million.
@@ -34,6 +34,7 @@ from portico.services.memory.store.capture import Draft, record_of
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.screening_policy import Guard
 from portico.store.database import Database
+from portico.transport.loops import new_loop
 
 BATCH = 5000
 
@@ -183,7 +184,8 @@ def main() -> None:
     count = 1_000_000 if options.large else options.memories
     with tempfile.TemporaryDirectory(prefix="portico-speed-") as folder:
         store = options.store or f"{folder}/memory.db"
-        found = asyncio.run(measure(store, count, options.questions))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            found = runner.run(measure(store, count, options.questions))
         found["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
         found["start_many"] = asyncio.run(start(store, folder))
         found["server"] = asyncio.run(resident(store, folder, options.questions))
