@@ -3,10 +3,10 @@
     python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300] [--json]
 
 Times are of this process, from the call to its return, on the loop that servers run on, each write on the disk, secrets
-looked for and duplicates and contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An import is of 5,000 in
-JSON lines, into those that are there; secrets are looked for. “In a scope” is one namespace of one project, “over all”
-is every project. The cold start is `portico serve --services memory`, from its start to the answer of a first recall,
-the best of five. `--large` is for a million.
+looked for and duplicates and contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An
+import is of 5,000 in JSON lines, into those that are there; secrets are looked for. “In a scope” is one namespace of
+one project, “over all” is every project. The cold start is `portico serve --services memory`, from its start to the
+answer of a first recall, the best of five. `--large` is for a million.
 """
 
 from __future__ import annotations
