@@ -46,7 +46,7 @@ class Projects:
         """The project of this server's own folder."""
         if self._ours is None:
             found = await asyncio.to_thread(repository.look, self._folder)
-            self._ours = found if self._name is None else Where(self._name, found.branch, found.root)
+            self._ours = found if self._name is None else _named(self._name, found)
         return self._ours
 
     async def of(self, ctx: Context) -> Where:
@@ -89,6 +89,11 @@ async def _heard(ctx: Context, asked: _Asked) -> None:
     finally:
         # It would keep the connection alive.
         asked.task = None
+
+
+def _named(name: str, found: Where) -> Where:
+    project = repository.spelled(name)
+    return Where(project, found.branch, found.root, name if name != project else None)
 
 
 async def _first(roots: list[Root], ctx: Context) -> Where | None:

@@ -22,7 +22,7 @@ _UNFIT = re.compile(r'[\s,"%\x00-\x1f\ud800-\udfff]')
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.+)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^@/]*@)?([^/:]*)(?::\d+)?/(.+)", re.IGNORECASE)
 # Hosts to which `Owner/Name` and `owner/name` are one, and what they are called where only that port is open.
-_CASELESS = frozenset(["github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "dev.azure.com"])
+_CASELESS = ("github.com/", "gitlab.com/", "bitbucket.org/", "codeberg.org/", "dev.azure.com/")
 _ALSO_CALLED = {
     "ssh.github.com": "github.com", "www.github.com": "github.com", "altssh.gitlab.com": "gitlab.com",
     "altssh.bitbucket.org": "bitbucket.org", "ssh.dev.azure.com": "dev.azure.com",
@@ -117,7 +117,12 @@ def normalised(remote: str, root: str | os.PathLike[str] = "/") -> str:
     host = _ALSO_CALLED.get(host, host)
     if host == "dev.azure.com":
         path = path.removeprefix("v3/").replace("/_git/", "/")
-    return f"{host}/{path.lower() if host in _CASELESS else path}"[:LONGEST_NAME]
+    return spelled(f"{host}/{path}")[:LONGEST_NAME]
+
+
+def spelled(project: str) -> str:
+    """The one spelling of a project's name: in small letters where its host knows no capitals."""
+    return project.lower() if project.lower().startswith(_CASELESS) else project
 
 
 def _address(remote: str) -> tuple[str, str] | None:

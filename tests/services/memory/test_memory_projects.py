@@ -63,6 +63,10 @@ async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_
     assert await contents(clones[0]) == [CAPTURE["content"]]
     await said(clones[1], "memory_capture", content="This is known in the other clone.", namespace="context")
     assert "This is known in the other clone." in await contents(clones[0])
+    for name in ("github.com/Owner/App", "GitHub.com/owner/app"):
+        found = await said(clones[1], "memory_recall", filter=f"project:{name}")
+        assert len(found["memories"]) == 2, name
+    assert repository.look(tmp_path / "x" / "app").former == "github.com/Owner/App"
 
 
 async def test_what_was_stored_under_the_former_name_is_found(serving: Serving, tmp_path: Path) -> None:

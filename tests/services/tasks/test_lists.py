@@ -45,6 +45,27 @@ async def test_each_project_has_a_list_and_what_is_of_none_is_in_all(items: Work
     assert (await theirs.get(mine)).project == "github.com/ann/app"
 
 
+async def test_capitals_make_no_other_list_where_the_host_knows_none(bare_url: str, tmp_path: Path) -> None:
+    """Nor for what was stored when they did."""
+    folder = tmp_path / "older"
+    folder.mkdir()
+    for path in sorted(MIGRATIONS.glob("000[1-4]*")):
+        (folder / path.name).write_text(path.read_text())
+    insert = (
+        "insert into work_item (id, description, status, priority, created_at, updated_at, words, project) "
+        "values (?, 'kept', 'pending', 2, 1, 1, 'kept', ?)"
+    )
+    rows = [("task_a", "github.com/Ann/App"), ("task_b", "git.example.com/Ann/App")]
+    async with Database(bare_url) as database:
+        await database.migrate("work_items", folder)
+        await database.write(lambda tx: tx.many(insert, rows))
+        items = WorkItems(database, project="GitHub.com/ann/App")
+        await items.open()
+        assert await listed(items) == await listed(items.of("github.com/Ann/App")) == ["task_a"]
+        assert await listed(items.of("git.example.com/ann/app")) == []
+        assert await listed(items.of("git.example.com/Ann/App")) == ["task_b"]
+
+
 async def test_the_next_task_is_of_the_project_or_of_none(items: WorkItems) -> None:
     ours, theirs = items.of("ours"), items.of("theirs")
     late, urgent = await make(ours, priority=4), await make(items, priority=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from portico.services import moments, texts
+from portico.services import moments, repository, texts
 from portico.services.tasks.errors import InvalidTask
 
 LONGEST_DESCRIPTION = 10_000
@@ -74,7 +74,7 @@ def label(text: str) -> str:
 
 
 def project(text: str) -> str:
-    return texts.storable(bounded(text, "The name of the project", LONGEST_PROJECT)).strip()
+    return repository.spelled(texts.storable(bounded(text, "The name of the project", LONGEST_PROJECT)).strip())
 
 
 def home(text: str) -> str:

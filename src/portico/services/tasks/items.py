@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.extend import Database, StoreError, Transaction
-from portico.services import moments, texts
+from portico.services import moments, repository, texts
 from portico.services.tasks import claims, dependencies, edits, index, inputs, listing, records
 from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
 from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask, TaskStoreFailed
@@ -99,7 +99,7 @@ class WorkItems:
         clock: Callable[[], int] = moments.now,
     ) -> None:
         self.database = database
-        self.project = project
+        self.project = repository.spelled(project)
         self._clock = clock
         self._ids = ids or Ids(clock)
 

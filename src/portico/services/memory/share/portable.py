@@ -76,7 +76,7 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
         **inputs.labels(given),
         author_kind=author_kind(given.author),
         place=given.place if given.place is not None and 0 <= given.place < 2**63 else None,
-        project=(inputs.label(given.project, "project") or project) if domain == "project" else None,
+        project=(inputs.project(given.project) or project) if domain == "project" else None,
         status=given.status,
         version=given.version,
         at=_moment(given.at, created, now),

@@ -92,7 +92,7 @@ def record_of(draft: Draft, now: int) -> Record:
         author_kind=inputs.label(draft.author_kind, "author_kind") or author_kind(draft.author),
         place=next(_PLACES),
         # What belongs to the user or to everybody belongs to no project.
-        project=inputs.label(draft.project, "project") if domain == "project" else None,
+        project=inputs.project(draft.project) if domain == "project" else None,
         at=now if draft.at is None else inputs.past(draft.at, now),
         created_at=now,
         updated_at=now,

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.services import repository
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store import inputs
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES, STATUSES, checked_domain
@@ -98,6 +99,9 @@ def _condition(key: str, value: str, *, negated: bool) -> Condition:
         raise InvalidInput(f"{key}: needs a value, as in {key}:name.")
     if key == "domain":
         values = tuple(checked_domain(one) for one in values)
+    if key == "project":
+        # Also as it was written when its capitals counted.
+        values = tuple(dict.fromkeys(name for one in values for name in (one, repository.spelled(one))))
     if key == "path" and len(values) > MOST:
         raise InvalidInput(f"path: has {len(values)} values; at most {MOST} are read.")
     known: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from portico.services import moments, texts
+from portico.services import moments, repository, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.moments import SECOND_MS
 
@@ -56,6 +56,11 @@ def label(text: str | None, name: str) -> str | None:
         return None
     bounded_label(text, name)
     return texts.storable(text.strip()) or None
+
+
+def project(text: str | None) -> str | None:
+    named = label(text, "project")
+    return None if named is None else repository.spelled(named)
 
 
 def bounded_label(text: str | None, name: str) -> str | None:
