@@ -92,6 +92,24 @@ async def test_who_is_named_is_preferred_as_the_author(memories: Memories) -> No
     assert (await found(memories, "What has Ben painted?"))[0] == "I painted the fence green"
 
 
+@pytest.mark.parametrize("query", ["what did Zoë say", "What has zoë said?", "anything from Zoë?"])
+async def test_a_question_that_only_names_somebody_finds_what_they_said(memories: Memories, query: str) -> None:
+    for author, text in (
+        ("Zoë", "The gate is green"),
+        ("Ann", "Rivers are long"),
+        ("Zoë", "Mind the dog"),
+        ("Ben", "A"),
+    ):
+        await keep(memories, text, "context", author=author, thread="t")
+    page = await memories.recall(query, memories.filter(""))
+    assert [(hit.record.content, hit.weak) for hit in page.hits] == [
+        ("Mind the dog", False),
+        ("The gate is green", False),
+    ]
+    page = await memories.recall(query, memories.filter("author:Ann"))
+    assert [(hit.record.content, hit.weak) for hit in page.hits] == [("Rivers are long", True)]
+
+
 async def test_a_word_that_is_also_a_name_is_still_looked_for(memories: Memories) -> None:
     await keep(memories, "A nightly job cleans the cache", "context", author="build bot")
     await keep(memories, "The build takes ten minutes", "context")

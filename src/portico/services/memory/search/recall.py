@@ -38,7 +38,7 @@ from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.other_words import add_other_words
 from portico.services.memory.search.question import Manner, Question, ask, terms_of
 from portico.services.memory.store import narrowing, selection
-from portico.services.memory.store.filters import MemoryFilter, where
+from portico.services.memory.store.filters import Condition, MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
 
@@ -165,15 +165,27 @@ def recall(
     sense: Sense | None = None,
     mode: Mode = "hybrid",
 ) -> list[Scored]:
-    """The best first; what is weak is marked. Where nothing has anything of what was asked for, the newest. `sense` is
-    what the query means, where there is a model."""
+    """The best first; what is weak is marked. Where nothing has anything of what was asked for, the newest: of those
+    whom the query names, if it does. `sense` is what it means, where there is a model."""
     if mode == "vector" and sense is None:
         raise InvalidInput(NO_VECTORS)
     if is_looked_through(filter):
         found = _looked_through(tx, query, filter, limit, at)
     else:
         found = _ranked_within(tx, query, filter, limit, at, None if mode == "text" else sense, mode)
+    found = found or [Scored(id, 1.0) for id in _by_named(tx, query, filter, limit, at)]
     return found or [Scored(id, 0.0, weak=True) for _, id in selection.listed(tx, filter, limit=limit, at=at)]
+
+
+def _by_named(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int) -> list[str]:
+    """The newest of the authors whom a query names: “what did Ann say” asks for nothing else."""
+    named, _ = _named(tx, ask(query, at), _scopes(tx, filter)[0])
+    if not named.authors:
+        return []
+    sql = "select distinct name from memory_author where number in :authors"
+    by = Condition("author", tuple(tx.all(str, sql, {"authors": list(named.authors)})))
+    theirs = replace(filter, conditions=(*filter.conditions, by))
+    return [id for _, id in selection.listed(tx, theirs, limit=limit, at=at)]
 
 
 def _ranked_within(
