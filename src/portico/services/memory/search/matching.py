@@ -353,28 +353,25 @@ def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most:
     return Postings(*tx.one(tuple[list[int], list[int]], sql, {"term": term, "most": most, **values}))
 
 
+# The postings of one of several terms within a range. Of a frequent one, which has a posting after the last that is
+# wanted, the range is empty.
+_OF_TERM = "from memory_posting where term = :term_{0} and seat >= :first and seat <"
+_RARE = (
+    f"select {{0}} as number, seat, weight {_OF_TERM} "
+    f"coalesce((select :first {_OF_TERM} :end limit 1 offset {FEW_POSTINGS - 1}), :end)"
+)
+
+
 def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
     """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
     first."""
     first = positions.first_of_scope(scope)
     values = term_values(terms) | {"first": first, "end": first + positions.SCOPE}
     read: list[list[Row]] = [[] for _ in terms]
-    for row in tx.all(tuple, _rare_of(len(terms)), values):
+    for row in tx.all(tuple, one_by_one(_RARE, len(terms)), values):
         read[row[0]].append(row)
     found = [(rows, term) for rows, term in zip(read, terms, strict=True) if rows]
     return sorted(found, key=lambda one: len(one[0]))
-
-
-@lru_cache(FEW_TERMS)
-def _rare_of(terms: int) -> str:
-    """The statement for so many terms. Of a frequent one, which has a posting after the last that is wanted, the range
-    of what is read is empty."""
-    source = "from memory_posting where term = :term_{0} and seat >= :first and seat <"
-    one = (
-        f"select {{0}} as number, seat, weight {source} "
-        f"coalesce((select :first {source} :end limit 1 offset {FEW_POSTINGS - 1}), :end)"
-    )
-    return one_by_one(one, terms)
 
 
 def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:

@@ -123,7 +123,7 @@ def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
 def note_load(tx: Transaction, written: int) -> None:
     """So many were written at once. A search takes ten times as long where the database believes that there are few."""
     known = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
-    if written >= MUCH and written >= SHARE * known:
+    if written >= SHARE * known:
         tx.analyze(*TABLES)
 
 
