@@ -721,3 +721,26 @@ def test_a_plain_tools_call_is_read_at_once(data: bytes) -> None:
 def test_any_other_is_left_to_the_longer_way(data: bytes) -> None:
     """So what is refused there is refused, and in the same words."""
     assert methods.read_call(data) is None
+
+
+# Lines
+
+_LINE_TEXTS = st.text(st.sampled_from([*'\n\r\x85\u2028\u2029\x0b\x0c\x1c"\\ é日', "x"]), max_size=8)
+_LINE_VALUES = st.recursive(
+    st.one_of(st.integers(), _LINE_TEXTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_LINE_TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(_LINE_VALUES, st.sampled_from(["", " ", "\n", "\r\n", "\r", "\t\n "]), st.booleans())
+def test_any_message_becomes_one_line_with_equal_content(value: Any, gap: str, ascii: bool) -> None:
+    written = json.dumps(value, indent=gap or None, ensure_ascii=ascii)
+    line = jsonrpc.to_line(f"{gap}{written}{gap}".encode())
+    assert len(line.decode().splitlines()) <= 1
+    assert json.loads(line) == value
+
+
+def test_a_message_without_line_breaks_is_not_copied() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"text":"a\\nb"}}'
+    assert jsonrpc.to_line(data) is data

@@ -20,6 +20,7 @@ from portico.transport.link import LONGEST_ANSWER, Duplex, Trace
 from portico.transport.stdio import Lines
 from portico.transport.watchdog import watchdog
 from portico.wire.errors import Closed, ConnectFailed
+from portico.wire.jsonrpc import to_line
 
 log = logging.getLogger("portico")
 
@@ -128,7 +129,7 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         if self._trace is not None:
             self._trace("sent", message)
         if self._stdin is not None and not self._stdin.is_closing():
-            self._stdin.write(message + b"\n")
+            self._stdin.write(to_line(message) + b"\n")
 
     async def _ask(self, id: int, method: str, params: Raw) -> Raw:
         # Again and again, for the request that goes first may take all the room there is.

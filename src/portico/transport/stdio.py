@@ -25,6 +25,7 @@ from portico.transport import loops
 from portico.transport.loops import Lifespan, on_signals
 from portico.wire import jsonrpc
 from portico.wire.errors import InvalidRequest, UsageError
+from portico.wire.jsonrpc import to_line
 
 log = logging.getLogger("portico")
 
@@ -156,11 +157,10 @@ class Stdio(asyncio.Protocol):
     # Writing
 
     def _write(self, messages: list[bytes]) -> None:
-        messages.append(b"")
-        self._put(b"\n".join(messages))
+        self._put(b"\n".join([*map(to_line, messages), b""]))
 
     def send(self, message: bytes) -> None:
-        self._put(message + b"\n")
+        self._put(to_line(message) + b"\n")
 
     def _put(self, data: bytes) -> None:
         # The pipe may be closing before the loop has told us.

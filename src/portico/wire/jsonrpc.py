@@ -38,6 +38,11 @@ _SPACE = b" \t\r\n"
 _GAP = rb'(?s)[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*'
 _MOST_WALKED = 1000
 
+# In valid JSON a raw CR or LF is always whitespace between tokens, so a space has the same meaning.
+_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+# JSON allows these inside strings, but some readers end a line there: Node's readline, Python's str.splitlines.
+_UNICODE_BREAKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+
 # A request without spaces is as long as this and its values.
 _LEAST = len('{"jsonrpc":"2.0","method":""}')
 _LEAST_ID = len(',"id":')
@@ -289,6 +294,21 @@ def _plain(failure: Exception) -> str:
     if isinstance(failure, UnicodeDecodeError):
         return f"invalid UTF-8 (byte {failure.start})"
     return str(failure).removeprefix("JSON is malformed: ").replace("`", "'").replace("'$.", "'")
+
+
+def to_line(message: bytes) -> bytes:
+    """Return an encoded message with the same content and no line break in it.
+
+    Messages contain bytes that others wrote (arguments, results, `_meta`). Where a line break ends a message, as on
+    stdio and in server-sent events, each of them could otherwise carry further messages. Every writer of such a framing
+    calls this; a message without line breaks is returned as it is.
+    """
+    if b"\n" in message or b"\r" in message:
+        message = message.translate(_LINE_BREAKS)
+    if not message.isascii():
+        for character, escape in _UNICODE_BREAKS:
+            message = message.replace(character, escape)
+    return message
 
 
 def request(id: RequestId, method: str, params: Any) -> bytes:

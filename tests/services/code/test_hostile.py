@@ -236,6 +236,35 @@ async def test_a_script_that_is_odd_comes_to_its_value(client: Client, what: str
     assert words in said.text
 
 
+# Written to the channel by hand, with the id of the run: the tool must not be called with any of these.
+FORGED_CALL = """
+import gc, os
+id = [one._id for one in gc.get_objects() if type(one).__name__ == "ToolChannel"][0]
+data = b'{"id":%%d,"calls":[{"n":1,"tool":"price","arguments":' %% id + %s + b'}]}'
+os.write(3, len(data).to_bytes(4, "big") + data)
+os.read(3, 10000).decode(errors="replace")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("""b'{"item":"evil","item":"pen"}'""", "occurs more than once"),
+        (r"""b'{"item":"evil","\u0069tem":"pen"}'""", "occurs more than once"),
+        ("""b'{"item":{"deep":[{"a":1,"a":2}]}}'""", "occurs more than once"),
+        ("""b'["pen"]'""", "must be a JSON object"),
+        ("b'null'", "must be a JSON object"),
+        ("""b'{"item":' + b'[' * 600 + b']' * 600 + b'}'""", "nested at most"),
+        ("""b'{"item":"' + b'x' * 1_100_000 + b'"}'""", "at most 1,048,576 bytes"),
+        (r"""b'{"item":"\xff"}'""", "answered without a question"),
+    ],
+)
+async def test_forged_arguments_reach_no_tool(shop: Shop, client: Client, arguments: str, words: str) -> None:
+    said = await run(client, FORGED_CALL % arguments)
+    assert words in said.text
+    assert shop.most_running == 0
+
+
 async def test_after_all_that_a_script_runs_as_ever(client: Client) -> None:
     assert (await run(client, HEAD + "await price('abc')")).structured["value"] == 3
 

@@ -25,7 +25,7 @@ from portico.services.code.inner_tasks import InnerTasks, Settle, task_in
 from portico.services.code.journal import LONGEST_JOURNAL, Journal, JournalEntry
 from portico.services.code.table import ScriptTool
 from portico.services.code.tables import RunTools
-from portico.services.code.telling import ScriptAnswers, ScriptCall
+from portico.services.code.telling import ScriptAnswers, ScriptCall, check_arguments
 from portico.services.live.limits import LONGEST_REPLY
 from portico.services.live.workers import PythonWorker, WorkerEnded, WorkerReply
 
@@ -210,6 +210,11 @@ class ScriptRun:
         elif (tool := self._tools.table.by_name.get(one.tool or "")) is None:
             self._told.finish(one, _no_tool(one))
         else:
+            try:
+                check_arguments(one.arguments)
+            except ValueError as problem:
+                self._told.finish(one, answers.error(f"{tool.name}: {problem}", "ValidationError"))
+                return None
             self.used.add(tool.name)
             return tool
         return None

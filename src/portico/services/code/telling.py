@@ -6,16 +6,19 @@ Each answer goes into the journal before the script hears of it; that of a write
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
 from hashlib import sha256
+from typing import Any
 
 from msgspec import Raw, Struct
 
 from portico import ToolError
 from portico.services.code import answers
 from portico.services.code.journal import LONGEST_JOURNAL, Journal, bytes_of
+from portico.services.live.protocol import DEEPEST_JSON, LONGEST_ARGUMENTS, is_too_deep
 from portico.services.live.workers import PythonWorker
 
 log = logging.getLogger("portico")
@@ -38,6 +41,32 @@ class ScriptCall(Struct):
     def digest(self) -> str:
         """A script that is run again writes its arguments in the same way."""
         return "" if self.tool is None else sha256(self.arguments).hexdigest()
+
+
+def check_arguments(arguments: Raw) -> None:
+    """Raise ValueError, with the reason, for arguments that could be read in two ways or not at all.
+
+    A script can write to its channel by hand, so its arguments may be any JSON. The user who is asked, the rules and
+    the tool have to read the same values, and parsers disagree about a name that occurs twice in an object.
+    """
+    text = bytes(arguments)
+    if not text.startswith(b"{"):
+        raise ValueError("arguments must be a JSON object")
+    if len(text) > LONGEST_ARGUMENTS:
+        raise ValueError(f"arguments must be at most {LONGEST_ARGUMENTS:,} bytes, got {len(text):,}")
+    if is_too_deep(text):
+        raise ValueError(f"arguments must be nested at most {DEEPEST_JSON} levels deep")
+    if text.count(b":") > 1:
+        # Python refuses to parse very long numbers, and their values do not matter here.
+        json.loads(text, object_pairs_hook=_check_names, parse_int=str, parse_float=str)
+
+
+def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"the name {name[:100]!r} occurs more than once in one object")
+        seen.add(name)
 
 
 class ScriptAnswers:

@@ -28,6 +28,8 @@ READY = 0
 SCRIPT = "portico.services.live.script"
 # How deep the JSON may be that a script is given or gives. Each Python has a bound of its own, and all read this.
 DEEPEST_JSON = 500
+# The arguments of one call by a script, in bytes.
+LONGEST_ARGUMENTS = 1024 * 1024
 # All that is no bracket, and the steps that the brackets are: down, and up again.
 _BETWEEN = re.compile(rb'[^][{}"]+|"(?:[^"\\]|\\.)*"', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")

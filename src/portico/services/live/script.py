@@ -26,12 +26,10 @@ from typing import Any, Protocol
 
 from portico.services.live.definitions import failed_at
 from portico.services.live.display import clean, json_of, text_of, told
-from portico.services.live.limits import MIB, Limits
-from portico.services.live.protocol import DEEPEST_JSON, is_too_deep
+from portico.services.live.limits import Limits
+from portico.services.live.protocol import DEEPEST_JSON, LONGEST_ARGUMENTS, is_too_deep
 from portico.services.live.script_loop import ScriptLoop, ToolChannel, ToolRefusal, encoded
 from portico.services.live.seeded import ScriptClock, install_chance
-
-LONGEST_ARGUMENTS = MIB
 
 # Of a name: the listed name of the tool, and its parameters in their order.
 NameTable = Mapping[str, Mapping[str, tuple[str, list[str]]]]

@@ -256,6 +256,8 @@ class PythonWorker:
     def _hear(self, data: bytes) -> None:
         try:
             for frame in self._frames.feed(data):
+                # msgspec does not check the UTF-8 of members that it leaves undecoded.
+                frame.decode()
                 self._take(_decode(frame))
             if self._frames.pending and self._waiting is None:
                 raise ValueError

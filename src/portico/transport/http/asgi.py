@@ -15,7 +15,7 @@ from portico.transport.http.connection import TICK_SECONDS
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.refusals import busy
-from portico.transport.http.response import TEXT, Answer, Pairs, Request
+from portico.transport.http.response import TEXT, Answer, Pairs, Request, encode_headers
 from portico.transport.loops import HeldLifespan, Lifespan, before_signals
 
 log = logging.getLogger("portico")
@@ -248,6 +248,7 @@ class AsgiWriter:
             self._finish()
 
     def start(self, status: int, headers: Pairs) -> None:
+        encode_headers(headers)  # not every ASGI server checks header values
         self._put({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     def write(self, data: bytes) -> None:
@@ -296,6 +297,7 @@ class AsgiWriter:
         if answer is None:
             return
         headers, body = [*answer.headers], answer.body
+        encode_headers(headers)
         if answer.status == 204:
             body = b""
         else:

@@ -18,7 +18,7 @@ from portico.transport.http.connection import TICK_SECONDS, Connection, Deadline
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.plain_heads import PlainHeads
-from portico.transport.http.response import Pairs, Request
+from portico.transport.http.response import Pairs, Request, encode_headers
 from portico.transport.loops import on_signals
 
 log = logging.getLogger("portico")
@@ -120,8 +120,7 @@ class Listener:
 
     def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
         """The beginning of a response, up to its length."""
-        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-        head = _STATUS[status] + self._date + lines + (b"" if keep else b"connection: close\r\n")
+        head = _STATUS[status] + self._date + encode_headers(headers) + (b"" if keep else b"connection: close\r\n")
         # A page's origin is in its headers, and there may be many of them.
         if len(self.heads) < MOST_HEADS:
             self.heads[status, headers, keep] = head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, final
 
 from msgspec import Struct
@@ -17,6 +17,15 @@ TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 # A reader of events that is this far behind loses log messages and progress; twice that, its connection.
 MOST_UNREAD = 1024 * 1024
+
+
+def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode the header lines of a response. Raises ValueError for a name or value that contains CR, LF or NUL."""
+    lines = [b"%b: %b\r\n" % pair for pair in headers]
+    encoded = b"".join(lines)
+    if encoded.count(b"\n") != len(lines) or encoded.count(b"\r") != len(lines) or b"\0" in encoded:
+        raise ValueError("a response header must not contain line breaks or NUL")
+    return encoded
 
 
 class Traffic:

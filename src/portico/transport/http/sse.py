@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from portico.wire.jsonrpc import to_line
+
 KEEP_ALIVE = b": keep-alive\n\n"
 
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
@@ -13,10 +15,12 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 
 def event(message: bytes, id: bytes = b"", name: bytes = b"") -> bytes:
-    """One message. JSON from our encoder has no raw newline, so one data line is enough."""
+    """Encode one event with one data line. Raises ValueError for an id or a name that has a line break."""
+    if any(byte in b"\r\n\0" for byte in id + name):
+        raise ValueError("the id and the name of an event must not contain line breaks or NUL")
     head = b"id: " + id + b"\n" if id else b""
     kind = b"event: " + name + b"\n" if name else b""
-    return head + kind + b"data: " + message + b"\n\n"
+    return head + kind + b"data: " + to_line(message) + b"\n\n"
 
 
 def priming(id: bytes, retry_ms: int) -> bytes:
