@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, definition_of, digest, plain
 from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty

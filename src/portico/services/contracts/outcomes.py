@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from portico import UsageError
-from portico.extend import ERROR, V2025_06_18, WRAPPED
-from portico.json_depth import decode_bounded
+from portico.extend import ERROR, V2025_06_18, WRAPPED, decode_bounded
 from portico.schema import (
     Complaint,
     Schema,

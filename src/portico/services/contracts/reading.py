@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.contracts import lock, specification
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 

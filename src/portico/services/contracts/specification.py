@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from portico.json_depth import TOO_DEEP, exceeds_depth
+from portico.extend import TOO_DEEP, exceeds_depth
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.markdown import Fence, Heading, Subsection, Table, parts
 from portico.services.contracts.outcomes import UNDECLARED

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from portico import ProtocolError, UsageError
-from portico.extend import HttpAnswer, TransportError, http_exchange
-from portico.json_depth import decode_bounded
+from portico.extend import HttpAnswer, TransportError, decode_bounded, http_exchange
 from portico.services.memory.errors import ModelFailed
 
 LONGEST_ANSWER = 4_000_000

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store import inputs, records

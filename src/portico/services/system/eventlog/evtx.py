@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MissingDependency
 from portico.services.system.eventlog.entries import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.system.eventlog import times
 from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, OF_SEVERITY, WARNING, Guess
 from portico.services.system.eventlog.logline import LogLine

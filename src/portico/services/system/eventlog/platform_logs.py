@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.system import programs
 from portico.services.system.errors import Absent, DamagedData, MachineError, Unreadable, package
 from portico.services.system.eventlog.entries import (

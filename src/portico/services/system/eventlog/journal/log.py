@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from portico.json_depth import decode_bounded
+from portico.extend import decode_bounded
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import DamagedData, MachineError
