@@ -12,6 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "portico"
 
 FLOORS = {
     "_lazy": -1,
+    "json_depth": -1,
+    "supervision": -1,
     "wire": 0,
     "schema": 0,
     "_options": 1,

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from portico.finding.words import (
         STOP as STOP, camel_parts as camel_parts, listed as listed, stem as stem, words as words,
     )
+    from portico.json_depth import (
+        TOO_DEEP as TOO_DEEP, decode_bounded as decode_bounded, exceeds_depth as exceeds_depth,
+    )
     from portico.legacy import translate as translate
     from portico.rpc.call import (
         Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     )
     from portico.rpc.door import failed_result as failed_result, respond as respond
     from portico.rpc.identity import identity_of as identity_of
+    from portico.supervision import BackgroundTasks as BackgroundTasks, run_in_thread as run_in_thread
     from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
     from portico.server.asking.familiar_context import ServerSession as ServerSession
@@ -201,6 +205,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.store.transaction": ("Event", "Transaction"),
     "portico.transport.http.place": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
+    "portico.json_depth": ("TOO_DEEP", "decode_bounded", "exceeds_depth"),
+    "portico.supervision": ("BackgroundTasks", "run_in_thread"),
     "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion", "PromptReference", "ResourceReference"),
     "portico.wire.content": (

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.access.leases import SLOT_SECONDS, QuotaStore
+from portico.supervision import BackgroundTasks
 
 RENEW_SECONDS = SLOT_SECONDS / 4
 # A process may have this part of a limit in its hands and unused, for so long.
@@ -54,7 +55,7 @@ class SlotLeases:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, RunningCalls] = {}
-        self._renewing = self._loop.create_task(self._renew())
+        self._renewing = BackgroundTasks().repeat("quota slot renewal", self._renew, RENEW_SECONDS)
 
     def close(self) -> None:
         """The store gives all of them to others: a server that is started again, on another loop, has none."""
@@ -118,11 +119,9 @@ class SlotLeases:
             running.until = 0.0
 
     async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            began = time.monotonic()
-            keys = [key for key, running in self._held.items() if running.until > began]
-            for key in await self._store.renew_slots(keys) if keys else ():
-                running = self._held.get(key)
-                if running is not None and running.until:
-                    running.until = began + SLOT_SECONDS
+        began = time.monotonic()
+        keys = [key for key, running in self._held.items() if running.until > began]
+        for key in await self._store.renew_slots(keys) if keys else ():
+            running = self._held.get(key)
+            if running is not None and running.until:
+                running.until = began + SLOT_SECONDS

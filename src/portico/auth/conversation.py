@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from portico.auth.addresses import MAX_BODY, check_url
 from portico.auth.errors import RedirectRejected
+from portico.json_depth import decode_bounded
 from portico.wire.errors import UsageError
 
 Headers = Sequence[tuple[str, str]]
@@ -60,7 +61,7 @@ class Fetched(Struct, frozen=True):
         if len(self.body) > MAX_BODY:
             return None
         try:
-            found = msgspec.json.decode(self.body)
+            found = decode_bounded(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return found if isinstance(found, dict) else None

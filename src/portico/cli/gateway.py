@@ -109,7 +109,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if not isinstance(report, dict) or "upstreams" not in report:
         raise ConnectFailed(f"{address} is no gateway: it answered with status {answer.status}")
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if arguments.json else _shown(report))
-    return 0 if all(one["up"] for one in report["upstreams"]) else 1
+    return 0 if _is_healthy(report) else 1
 
 
 def _known_token(host: str, port: int, data: str | None) -> str | None:
@@ -127,6 +127,7 @@ def _shown(report: dict[str, Any]) -> str:
     for one in report["upstreams"]:
         said = [one["error"].partition("\n")[0], *one["stderr"]] if not one["up"] else one["stderr"]
         lines += [f"{one['alias']}: {one_line(line)}\n" for line in said if line]
+    lines += _trouble_lines(report)
     lines += [f"clash: {one_line(clash)}\n" for clash in report["clashes"]]
     lines += [f"held back: {one['upstream']}.{one_line(one['name'])}: {one['why']}\n" for one in report["held"]]
     lines += [f"changed: {one_line(name)}\n" for name in report["changed"]]
@@ -134,10 +135,38 @@ def _shown(report: dict[str, Any]) -> str:
     return "".join(lines)
 
 
+def _trouble_lines(report: dict[str, Any]) -> list[str]:
+    """Return lines about a configuration that is not in effect, and about background tasks that have failed."""
+    lines = []
+    configuration = report.get("configuration")
+    if configuration is not None and configuration["not_applied_since"] is not None:
+        since = _clock_time(configuration["not_applied_since"])
+        lines.append(f"configuration: not applied since {since}: {one_line(configuration['problem'])}\n")
+    for task in report.get("tasks", ()):
+        if task["failed_at"] is not None:
+            last = f"last at {_clock_time(task['failed_at'])}: {one_line(task['error'])}"
+            lines.append(f"task {one_line(task['name'])}: {task['state']}, {task['restarts']} restarts, {last}\n")
+    return lines
+
+
+def _clock_time(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def _is_healthy(report: dict[str, Any]) -> bool:
+    configuration = report.get("configuration")
+    applied = configuration is None or configuration["not_applied_since"] is None
+    return (
+        applied
+        and all(one["up"] for one in report["upstreams"])
+        and not any(task["backing_off"] for task in report.get("tasks", ()))
+    )
+
+
 def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
     state = "ok" if one["up"] else "not configured"
     if one["since"] is not None:
-        since = time.strftime("%H:%M:%S", time.localtime(one["since"]))
+        since = _clock_time(one["since"])
         state = f"away since {since}, next try in {one['retry_after']:.0f} s"
     numbers = (str(one[name]) for name in ("connections", "in_flight", "calls", "errors"))
     return (

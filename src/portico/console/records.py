@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from portico.server.tasks.jobs import Job
 from portico.store.database import Database
 from portico.store.errors import BadStatement
 from portico.store.transaction import Transaction
+from portico.supervision import BackgroundTasks
 from portico.wire.errors import ToolError, UsageError
 
 MOST_RECORDS = 1000
@@ -155,12 +155,12 @@ class JobsService(Service):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        following = asyncio.get_running_loop().create_task(self._follow())
+        supervisor = BackgroundTasks()
+        supervisor.run("console job changes", self._follow)
         try:
             yield
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            await supervisor.close()
 
     async def _follow(self) -> None:
         database = await self._database()

@@ -232,6 +232,9 @@ class ServerFace:
     def readiness(self) -> Mapping[str, str]:
         return members(self.server).readiness()
 
+    def conditions(self) -> Mapping[str, str]:
+        return members(self.server).conditions()
+
     def measures(self) -> Sequence[str]:
         return members(self.server).measures()
 

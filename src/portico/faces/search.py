@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from portico.faces.face import ServerFace
 from portico.faces.seen import SeenTool, ToolView
 from portico.faces.signatures import printable
+from portico.json_depth import decode_bounded
 from portico.rpc.call import Call, Handler
 from portico.schema import SchemaError
 from portico.schema.check import complaints
@@ -115,7 +116,7 @@ def _wanted(params: CallToolParams) -> WantedTool | None:
         wanted = _reading.decode(params.arguments or b"{}")
         if isinstance(wanted.arguments, str):
             # Some models write what should be an object as a text.
-            wanted.arguments = msgspec.json.decode(wanted.arguments or "{}")
+            wanted.arguments = decode_bounded(wanted.arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         return None
     wanted.arguments = {} if wanted.arguments is None else wanted.arguments

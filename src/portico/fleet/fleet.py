@@ -24,6 +24,7 @@ from portico.fleet.signing import Forwardings, SessionIds, SigningKeys
 from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
+from portico.supervision import BackgroundTasks
 from portico.transport.http import refusals
 from portico.transport.http.elsewhere import OtherSessions
 from portico.transport.http.exchange import Exchange
@@ -82,6 +83,7 @@ class Fleet:
         self._envelopes = Forwardings(self._keys)
         self._folder = FleetFolder(place.folder, place.id)
         self._errands = Errands()
+        self._supervisor = BackgroundTasks()
         # For what other workers send on.
         self._inner = Listener(exchange)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,8 +103,8 @@ class Fleet:
         self._sessions = OwnSessions(rows, self._exchange, self._errands, self._lease)
         await self._lease.renew()
         self._use_keys(self._keys.keys)
-        self._errands.do(self._lease.keep())
-        self._errands.do(self._sweep(rows))
+        self._supervisor.run("worker lease renewal", self._lease.keep)
+        self._supervisor.repeat("worker session sweep", partial(self._sweep, rows), SWEEP_SECONDS)
         self.delivery = Delivery(
             self.id, self._folder, rows, self._envelopes, self._exchange, self._sessions, self._errands
         )
@@ -110,7 +112,7 @@ class Fleet:
             self.id, self._ids, rows, self._sessions, self.delivery, self._errands, self._lease
         )
         self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
-        self._errands.do(self._spreading.hear())
+        self._supervisor.run("worker change relay", self._spreading.hear)
         await self._spreading.catch_up()
         self._exchange.join(self)
         await self._inner.start_on([self._folder.listen()])
@@ -137,12 +139,10 @@ class Fleet:
         self._sessions.end_listening()
 
     async def _sweep(self, rows: FleetRows) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await rows.sweep(self._exchange.settings.idle_session)
-            except StoreError as failure:
-                log.warning("what was left behind for long is not removed: %s", failure)
+        try:
+            await rows.sweep(self._exchange.settings.idle_session)
+        except StoreError as failure:
+            log.warning("what was left behind for long is not removed: %s", failure)
 
     @property
     def is_doubtful(self) -> bool:
@@ -182,6 +182,7 @@ class Fleet:
         self._folder.remove(self.id)
         await self._inner.emptied(LAST_SECONDS, least=LEAVING_SECONDS)
         await self._inner.stop(0)
+        self._supervisor.cancel()
         self._errands.cancel()
         if self._rows is not None:
             self._lease.close()

@@ -102,6 +102,9 @@ class WorkerLease:
             await self.renew()
         except StoreError as failure:
             log.warning("the other workers are not told that we are here: %s", failure)
+        except Exception:
+            # It is not awaited for its result, and the lease must be tried again.
+            log.exception("error while renewing the lease of this worker")
 
     def close(self) -> None:
         for one in (self._timer, self._trying):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico.json_depth import decode_bounded
 from portico.legacy import translate
 from portico.wire import jsonrpc
 from portico.wire.content import CacheableResult, strip_result_type
@@ -20,6 +22,8 @@ from portico.wire.tools import CallToolResult, ListToolsResult, ReceivedToolResu
 
 # Whatever an upstream promises.
 LONGEST_HINT_SECONDS = 24 * 3600.0
+
+log = logging.getLogger("portico.gateway")
 
 Members = dict[str, Raw]
 members = msgspec.json.Decoder(Members)
@@ -85,18 +89,21 @@ def read_hints(said: Raw) -> ListHints:
     return ListHints(min(ttl / 1000, LONGEST_HINT_SECONDS) if good else 0.0, public)
 
 
-def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[ListedEntry], str | None]:
-    """The entries of a page, without those that cannot be understood; and the cursor of the next one."""
+def read_page(method: str, said: Raw, revision: Revision, alias: str = "") -> tuple[list[ListedEntry], str | None]:
+    """Return the valid entries of a page, and the cursor of the next page. Log the entries that are left out.
+
+    Servers in this process send no messages whose depth has been checked, so that it is checked here.
+    """
     kind = LISTS[method]
     page = members.decode(said)
     found = []
     for one in msgspec.json.decode(page.get(kind.member, b"[]"), type=list[Raw]):
         try:
-            msgspec.json.decode(one, type=kind.entry)
+            decode_bounded(one, type=kind.entry)
             inside = members.decode(one)
             found.append(ListedEntry(_text.decode(inside[kind.key]), inside, revision))
-        except (msgspec.DecodeError, RecursionError):
-            continue
+        except (msgspec.DecodeError, RecursionError) as failure:
+            log.warning("%s: left an invalid entry out of %s: %s", alias, method, failure)
     cursor = msgspec.json.decode(page.get("nextCursor", b"null"))
     return found, cursor if isinstance(cursor, str) else None
 

@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+import msgspec
+
+from portico import supervision
 from portico._lazy import LazyModule
 from portico.access import settings as access
 from portico.access.secrets import Secrets
@@ -29,6 +32,7 @@ from portico.gateway.config import (
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
+from portico.gateway.reload import WATCH_SECONDS, ConfigurationWatch, ReloadStatus
 from portico.gateway.routes import Routes
 from portico.gateway.skills import GatewaySkills
 from portico.gateway.task_ids import TaskIds
@@ -41,6 +45,7 @@ from portico.server.guard import Kind, Owned
 from portico.server.registry.catalog import KINDS
 from portico.server.registry.service import Answer, Service
 from portico.server.server import FaceChoice, Server
+from portico.supervision import BackgroundTasks
 from portico.transport.targets import Url, target_of
 from portico.transport.upstream import Upstream
 from portico.wire.discover import DiscoverResult
@@ -64,10 +69,10 @@ else:
 IDLE_LOOK_SECONDS = 30.0
 # How often it is seen to it that upstreams are tried again whose lists listeners wait for; each has its own pause.
 ABSENT_LOOK_SECONDS = 1.0
-# How often the file is looked at.
-WATCH_SECONDS = 1.0
 
 log = logging.getLogger("portico.gateway")
+
+T = TypeVar("T")
 
 
 def _connecting(upstream: GatewayUpstream) -> Any:
@@ -99,6 +104,7 @@ class Gateway(Server):
         self.pins = Pins()
         # The file that it was loaded from, and what it said.
         self._path: Path | None = None
+        self._watch: ConfigurationWatch | None = None
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
@@ -357,6 +363,8 @@ class Gateway(Server):
                 name: {"path": one.settings.path, "tools": self.counts(one)[0]} for name, one in self.views.items()
             },
             "parked": len(self._bridge),
+            "configuration": None if self._watch is None else msgspec.structs.asdict(self._watch.status),
+            "tasks": [state.report() for state in supervision.states()],
         }
 
     def connections(self) -> Iterator[tuple[str, Upstream]]:
@@ -367,8 +375,16 @@ class Gateway(Server):
     def readiness(self) -> dict[str, str]:
         return status.readiness(self.status())
 
+    def conditions(self) -> dict[str, str]:
+        """Return whether the configuration file is in effect. An invalid file does not take a server out of rotation
+        that works with the previous one."""
+        return {} if self._watch is None else {"configuration": self._watch.status.describe()}
+
     def measures(self) -> list[str]:
+        reload = ReloadStatus() if self._watch is None else self._watch.status
         counts = {
+            "portico_gateway_configuration_not_applied": int(reload.not_applied_since is not None),
+            "portico_gateway_reload_failures_total": reload.failures,
             "portico_gateway_clashes": len(self.clashes),
             "portico_gateway_held": len(self._routes.table.held),
             "portico_gateway_parked": len(self._bridge),
@@ -381,15 +397,18 @@ class Gateway(Server):
         await self._kept.open(self.store)
         await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
         self._serves = True
-        tasks = [asyncio.create_task(self._look_after()), asyncio.create_task(self._look_for_absent())]
+        supervisor = BackgroundTasks()
+        supervisor.repeat("gateway idle connections", self._look_after, IDLE_LOOK_SECONDS)
+        # Clients that listen ask again only after a change, so the gateway finds out which upstreams are back.
+        supervisor.repeat("gateway absent upstreams", self._list_for_listeners, ABSENT_LOOK_SECONDS)
         if self._path is not None:
-            tasks.append(asyncio.create_task(self._watch(self._path)))
+            self._watch = self._watch_file(self._path)
+            supervisor.repeat("gateway configuration watcher", self._watch.check, WATCH_SECONDS)
         try:
             yield
         finally:
             self._serves = False
-            for task in tasks:
-                task.cancel()
+            supervisor.cancel()
             self._bridge.close()
             await self._tasks.close()
             self._routes.close()
@@ -398,72 +417,86 @@ class Gateway(Server):
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
 
-    async def _watch(self, path: Path) -> None:
-        """Apply what changes in the file. One that makes no sense changes nothing."""
-        before, pinned = _looks(path), _looks(self.pins.path)
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            now, approved = _looks(path), _looks(self.pins.path)
-            if approved != pinned:
-                pinned = approved
-                await self._read_pins()
-            if now != before:
-                before = now
-                try:
-                    self._apply(await asyncio.to_thread(read, path, self._secrets))
-                except UsageError as mistake:
-                    log.error("nothing is changed: %s", mistake)
+    def _watch_file(self, path: Path) -> ConfigurationWatch:
+        return ConfigurationWatch(
+            path, lambda: self.pins.path, lambda: read(path, self._secrets), self._apply, self._load_pins
+        )
 
-    async def _read_pins(self) -> None:
-        """What was approved meanwhile is shown."""
-        try:
-            if self.pins.path is not None:
-                await asyncio.to_thread(self.pins.load, self.pins.path)
-                self._routes.changed()
-        except UsageError as mistake:
-            log.error("the pins are as they were: %s", mistake)
+    async def _load_pins(self) -> None:
+        """Show what was approved since the pins were last read."""
+        assert self.pins.path is not None
+        await asyncio.to_thread(self.pins.load, self.pins.path)
+        self._routes.changed()
 
-    def _apply(self, settings: GatewaySettings) -> None:
-        """Upstreams and views that are the same notice nothing."""
+    def _apply(self, settings: GatewaySettings) -> list[str]:
+        """Apply a configuration, and return what could not be applied. Unchanged upstreams and views notice nothing.
+
+        The rules come first: an upstream is not added where the rules that go with it cannot be applied. After that
+        each upstream and view stands for itself, so that one that fails hides no other change.
+        """
         access.change(self, self._settings.access, settings.access)
-        old, new = self._settings.upstreams, settings.upstreams
-        for alias in [alias for alias in old if new.get(alias) != old[alias]]:
-            if alias in self._routes.upstreams:
-                self.remove(alias)
-        for alias in [alias for alias in new if new[alias] != old.get(alias)]:
-            self._add(new[alias])
-        self._routes.put_in_order(list(new))
-        for name in [name for name, view in self._settings.views.items() if settings.views.get(name) != view]:
-            if name in self.views:
-                self.remove_view(name)
-        for view in [view for name, view in settings.views.items() if self._settings.views.get(name) != view]:
-            self._add_view(view)
-        self._settings = settings
-        log.info("%s was read again: %d upstreams", self._path, len(new))
+        problems: list[str] = []
+        before, self._settings = self._settings, settings
+        upstreams = _apply_each(
+            "upstream", before.upstreams, settings.upstreams, self._remove_upstream, self._add, problems
+        )
+        views = _apply_each("view", before.views, settings.views, self._remove_view, self._add_view, problems)
+        self._settings = msgspec.structs.replace(settings, upstreams=upstreams, views=views)
+        self._routes.put_in_order(list(settings.upstreams))
+        if not problems:
+            log.info("%s was read again: %d upstreams", self._path, len(settings.upstreams))
+        return problems
 
-    async def _look_for_absent(self) -> None:
-        """Who listens waits for a change to ask again; so it is we who find out that an upstream has come back."""
-        while True:
-            await asyncio.sleep(ABSENT_LOOK_SECONDS)
-            self._list_for_listeners()
+    def _remove_upstream(self, alias: str) -> None:
+        if alias in self._routes.upstreams:
+            self.remove(alias)
+
+    def _remove_view(self, name: str) -> None:
+        if name in self.views:
+            self.remove_view(name)
 
     async def _look_after(self) -> None:
-        while True:
-            await asyncio.sleep(IDLE_LOOK_SECONDS)
-            self._bridge.sweep()
-            for upstream in list(self._routes.upstreams.values()):
-                await upstream.lanes.end_idle(time.monotonic())
+        self._bridge.sweep()
+        for upstream in list(self._routes.upstreams.values()):
+            await upstream.lanes.end_idle(time.monotonic())
 
 
-def _looks(path: Path | None) -> tuple[int, int] | None:
-    """What changes when a file does; None where there is none."""
-    if path is None:
-        return None
+def _apply_each(
+    kind: str,
+    old: Mapping[str, T],
+    new: Mapping[str, T],
+    remove: Callable[[str], None],
+    add: Callable[[T], Any],
+    problems: list[str],
+) -> dict[str, T]:
+    """Remove and add what differs. Return what is in effect then, so that the next change is compared with that."""
+    applied = dict(old)
+    for name in [name for name in old if new.get(name) != old[name]]:
+        with _noting(kind, name, problems):
+            remove(name)
+            del applied[name]
+    for name in [name for name in new if name not in applied]:
+        with _noting(kind, name, problems):
+            try:
+                add(new[name])
+            except Exception:
+                # It may have been added in part, and is added again when the file changes.
+                with contextlib.suppress(Exception):
+                    remove(name)
+                raise
+            applied[name] = new[name]
+    return applied
+
+
+@contextlib.contextmanager
+def _noting(kind: str, name: str, problems: list[str]) -> Iterator[None]:
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+        yield
+    except UsageError as mistake:
+        problems.append(f"{kind} {name}: {mistake}")
+    except Exception as failure:
+        log.exception("error while applying the %s %s", kind, name)
+        problems.append(f"{kind} {name}: {type(failure).__name__}: {failure}")
 
 
 def _given(upstreams: Mapping[str, Any] | GatewaySettings, secrets: Secrets) -> Iterator[tuple[str, Any]]:

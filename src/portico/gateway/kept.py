@@ -15,6 +15,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import ListedEntry
+from portico.json_depth import decode_bounded
 from portico.wire.errors import Error
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 log = logging.getLogger("portico.gateway")
 
 Lists = dict[str, tuple[ListedEntry, ...]]
-_lists = msgspec.json.Decoder(Lists)
 
 
 class Traits(Struct, frozen=True):
@@ -86,7 +86,7 @@ class KeptLists:
             return None
         try:
             rows = await self._database.read(partial(_find, key=key_of(settings)))
-            return _lists.decode(rows) if rows is not None else None
+            return decode_bounded(rows, type=Lists) if rows is not None else None
         except (Error, msgspec.DecodeError) as failure:
             log.warning("the lists of %s cannot be read: %s", settings.alias, failure)
             return None

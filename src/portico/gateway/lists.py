@@ -302,7 +302,7 @@ class UpstreamLists:
                 call = replace(call, principal=by.principal, address=by.address, headers=by.headers)
             try:
                 answered = await self._ask(call)
-                page, cursor = read_page(method, answered.result, answered.revision)
+                page, cursor = read_page(method, answered.result, answered.revision, self._settings.alias)
                 said = read_hints(answered.result)
             except MethodNotFound:
                 break

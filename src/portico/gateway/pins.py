@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.gateway.entries import ListedEntry
+from portico.json_depth import decode_bounded
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico.gateway")
@@ -222,7 +223,7 @@ def _read(path: Path) -> dict[str, _UpstreamPins]:
     except OSError as failure:
         raise UsageError(f"{path} cannot be read: {failure.strerror or failure}") from None
     try:
-        said = msgspec.json.decode(data, type=_PinFile)
+        said = decode_bounded(data, type=_PinFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise UsageError(f"{path} holds no pins of a gateway: {failure}") from None
     if said.lock != FORM:

@@ -64,5 +64,5 @@ def measures(states: Sequence[Mapping[str, Any]], tallies: Mapping[str, Any], co
         lines.append(f"# TYPE {name} gauge")
         lines += [f"{name}{{{label('upstream', one['alias'])}}} {float(one[member]):.15g}" for one in states]
     for name, value in counts.items():
-        lines += [f"# TYPE {name} gauge", f"{name} {value}"]
+        lines += [f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}", f"{name} {value}"]
     return lines

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from portico.gateway.entries import LISTS, ListedEntry, task_support
@@ -15,11 +14,14 @@ from portico.gateway.kept import Lists
 from portico.gateway.links import link_inside
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
+from portico.json_depth import decode_bounded
 from portico.rpc.call import Facet
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import V2025_11_25, Revision
 from portico.wire.uris import Template
+
+log = logging.getLogger("portico.gateway")
 
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
 
@@ -91,8 +93,10 @@ class RouteTable:
         for name, route in self.routes("tools/list").items():
             schema = bytes(route.entry.members["inputSchema"])
             if KEYWORD.encode() in schema:
-                with contextlib.suppress(ValueError):
-                    self.mirrored[name] = mirrors(msgspec.json.decode(schema))
+                try:
+                    self.mirrored[name] = mirrors(decode_bounded(schema))
+                except ValueError as failure:
+                    log.debug("%s: ignored %s of %s: %s", route.upstream.alias, KEYWORD, route.inward, failure)
 
     # Names
 

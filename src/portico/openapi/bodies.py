@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from portico.json_depth import MAX_JSON_DEPTH
 from portico.openapi.document import ApiDocument
 from portico.openapi.styles import escaped, in_query, written
-from portico.wire.errors import ToolError
+from portico.wire.errors import ToolError, UsageError
 
 BodyForm = Literal["json", "form", "multipart", "text", "bytes"]
 
@@ -76,7 +77,10 @@ def _rank(media: str) -> int:
     return {"json": 0, "multipart": 1, "form": 2, "text": 3, "bytes": 4}[_form(media)]
 
 
-def _is_file(document: ApiDocument, schema: Any) -> bool:
+def _is_file(document: ApiDocument, schema: Any, level: int = 0) -> bool:
+    """Return whether a schema describes a file. Raises UsageError if its references form too long a chain."""
+    if level > MAX_JSON_DEPTH:
+        raise UsageError(f"a schema refers to others through more than {MAX_JSON_DEPTH} levels")
     if not isinstance(schema, dict):
         return False
     ref = schema.get("$ref")
@@ -84,16 +88,16 @@ def _is_file(document: ApiDocument, schema: Any) -> bool:
         if ("file", ref) not in document.known:
             # While it is looked at, it is none: it may be part of itself.
             document.known["file", ref] = False
-            document.known["file", ref] = _is_file(document, document.find(ref))
+            document.known["file", ref] = _is_file(document, document.find(ref), level + 1)
         return document.known["file", ref]
     if schema.get("type") == "array":
-        return _is_file(document, schema.get("items"))
+        return _is_file(document, schema.get("items"), level + 1)
     if schema.get("type") not in ("string", None):
         # A file that may be left out, as FastAPI has it.
         return False
     several = [one for word in ("anyOf", "oneOf") for one in schema.get(word, ()) if one != {"type": "null"}]
     if several:
-        return all(_is_file(document, one) for one in several)
+        return all(_is_file(document, one, level + 1) for one in several)
     return schema.get("format") == "binary" or bool({"contentMediaType", "contentEncoding"} & schema.keys())
 
 

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
+from portico.json_depth import decode_bounded
 from portico.openapi.document import ApiDocument
 from portico.openapi.operations import Operation
 from portico.openapi.shape import OUR_HEADERS, TOKEN, ApiRequest
@@ -153,7 +152,7 @@ class ClientToken:
                 longest=LONGEST_TOKEN,
                 public=self._public,
             )
-            said = msgspec.json.decode(answer.body) if answer.status == 200 else {}
+            said = decode_bounded(answer.body) if answer.status == 200 else {}
             token, lasts = said.get("access_token"), said.get("expires_in", 300)
         except (Error, ValueError, AttributeError) as failure:
             raise ToolError(f"The API's token could not be fetched: {failure}", kind="PermissionError") from None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from portico._lazy import load_module
+from portico.json_depth import decode_bounded
 from portico.wire.errors import UsageError
 
 LONGEST_DOCUMENT = 64 * 1024 * 1024
@@ -101,7 +102,7 @@ def read_document(spec: Any) -> ApiDocument:
     """A document that is given as a table, as its text, or as the path of a JSON or YAML file. Nothing is fetched."""
     data = _bytes_of(spec)
     try:
-        found = msgspec.json.decode(data, type=ApiDocument)
+        found = decode_bounded(data, type=ApiDocument)
     except msgspec.ValidationError as mistake:
         raise UsageError(f"this is no OpenAPI document: {mistake}") from None
     except (msgspec.DecodeError, RecursionError) as failure:

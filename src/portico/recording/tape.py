@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from portico import screening
+from portico.json_depth import decode_bounded
 from portico.wire.errors import UsageError
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class TapeWriter:
 
     def write(self, sender: Side, data: bytes) -> None:
         try:
-            message = msgspec.json.decode(data)
+            message = decode_bounded(data)
         except (msgspec.DecodeError, RecursionError):
             # Programs print all kinds of things where they should not.
             message = data[:2000].decode(errors="replace")

@@ -255,6 +255,8 @@ class Members(Struct, frozen=True):
     endpoints: Callable[[], Mapping[str, Handler]]
     # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
     readiness: Callable[[], Mapping[str, str]]
+    # Conditions that an operator should see beside the readiness, and that do not change it.
+    conditions: Callable[[], Mapping[str, str]]
     # More for the page of metrics, in lines of the text format of Prometheus.
     measures: Callable[[], Sequence[str]]
 
@@ -277,6 +279,7 @@ def members(handler: Handler) -> Members:
         refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
         readiness=getattr(handler, "readiness", _depends_on_nothing),
+        conditions=getattr(handler, "conditions", _depends_on_nothing),
         measures=getattr(handler, "measures", _no_measures),
     )
 

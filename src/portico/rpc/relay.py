@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from portico.rpc.call import Call, Emit, Handler, Listening, members, stop
+from portico.supervision import MAX_BACKOFF_SECONDS
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import ProtocolError, TransportError
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities
@@ -49,6 +50,7 @@ class ChangeRelay:
         self.settled = asyncio.Event()
         self._tell = tell
         self._missed = missed
+        self._pause = PAUSE_SECONDS
         self._handler = handler
         self._call = Call(
             method="subscriptions/listen",
@@ -89,7 +91,7 @@ class ChangeRelay:
         self._call.reply.running = True
         try:
             while await self._is_broken(listening):
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(self._pause)
                 if self._missed is not None:
                     self._missed()
                 listening = self._start()
@@ -108,8 +110,12 @@ class ChangeRelay:
             self.refusal = refusal
         except TransportError as failure:
             log.debug("a connection is listened to again: %s", failure)
+            self._pause = PAUSE_SECONDS
             self.settled.set()
             return True
         except Exception:
-            log.exception("error while listening for changes")
+            self._pause = min(2 * self._pause, MAX_BACKOFF_SECONDS)
+            log.exception("error while listening for changes; trying again in %g s", self._pause)
+            self.settled.set()
+            return True
         return False

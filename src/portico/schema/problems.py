@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from portico.json_depth import decode_bounded
 from portico.schema import Schema
 from portico.schema.decode import HookError
 from portico.schema.describe import SIMPLE
@@ -86,7 +87,7 @@ class Inspector(Reader):
         if self.takes(schema, "string"):
             return text
         try:
-            value = msgspec.json.decode(text)
+            value = decode_bounded(text)
         except (ValueError, RecursionError):
             return text
         kind = kind_of(value)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico._options import check_options
+from portico.json_depth import decode_bounded
 from portico.openapi.credentials import SecuritySchemes
 from portico.openapi.document import ApiDocument, read_document
 from portico.openapi.operations import Operation, OperationFilter, described, hints, named, operations
@@ -170,7 +171,7 @@ class OperationTool(Tool):
     def _read(self, answer: ApiAnswer) -> CallToolResult:
         body = answer.body.strip() or b"null"
         try:
-            msgspec.json.decode(body)
+            decode_bounded(body)
             text = body.decode()
         except (ValueError, RecursionError):
             raise self._unfit(answer) from None

@@ -7,13 +7,14 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
 from portico import Context, Server, Service, ToolError
-from portico.extend import Database, Event, StoreError, when_ready
+from portico.extend import BackgroundTasks, Database, Event, StoreError, when_ready
 from portico.services import texts
 
 StoreT = TypeVar("StoreT")
@@ -85,7 +86,7 @@ class StoredService(Service, Generic[StoreT]):
                     store = await self._open_store(stack)
                     # Subscribed before the first call is answered, so that no change is missed.
                     events = await stack.enter_async_context(self._database.subscribe(*self.topics))
-                    self._run(stack, self._follow(store, events))
+                    self._run(stack, f"{self.name} changes", partial(self._follow, store, events))
                     self._opened = stack.pop_all()
                 self._store = store
         return self._store
@@ -95,15 +96,11 @@ class StoredService(Service, Generic[StoreT]):
             await self._changed(store, event)
 
     @staticmethod
-    def _run(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        """Runs in the background until the store is closed."""
-        task = asyncio.create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.wait([task])
-
-        stack.push_async_callback(end)
+    def _run(stack: AsyncExitStack, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run in the background until the store is closed; after a failure it is started again."""
+        supervisor = BackgroundTasks()
+        supervisor.run(name, work)
+        stack.push_async_callback(supervisor.close)
 
     def added(self, server: Server) -> None:
         self._servers.add(server)

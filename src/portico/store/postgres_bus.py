@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from portico.store.connection_threads import TransactionJob, perform
 from portico.store.errors import ConnectionLost, StoreError
 from portico.store.transaction import Transaction
+from portico.supervision import BackgroundTasks
 
 log = logging.getLogger("portico")
 
@@ -30,7 +31,7 @@ class PostgresBus:
         self._submit = submit
         self._outgoing: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._supervisor = BackgroundTasks()
 
     def send(self, packets: list[bytes]) -> None:
         self._outgoing += packets
@@ -46,12 +47,18 @@ class PostgresBus:
             connection = await self._connect()
         except psycopg.Error as failure:
             raise ConnectionLost(f"The PostgreSQL server cannot be reached: {str(failure).strip()}") from failure
-        self._following = asyncio.ensure_future(self._follow(connection, hear, missed))
+        waiting: list[AsyncConnection] = [connection]
+
+        async def follow() -> None:
+            while True:
+                await self._follow(waiting.pop() if waiting else await self._reconnect(), hear)
+                waiting.append(await self._reconnect())
+                missed()
+
+        self._supervisor.run("store change listener", follow)
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await self._supervisor.close()
 
     async def _send(self) -> None:
         try:
@@ -63,18 +70,13 @@ class PostgresBus:
         finally:
             self._sending = None
 
-    async def _follow(
-        self, connection: AsyncConnection, hear: Callable[[bytes], None], missed: Callable[[], None]
-    ) -> None:
-        while True:
-            try:
-                await _receive_until_lost(connection, hear)
-            except psycopg.Error as failure:
-                log.warning("changes by other processes are not heard for now: %s", str(failure).strip())
-            finally:
-                await connection.close()
-            connection = await self._reconnect()
-            missed()
+    async def _follow(self, connection: AsyncConnection, hear: Callable[[bytes], None]) -> None:
+        try:
+            await _receive_until_lost(connection, hear)
+        except psycopg.Error as failure:
+            log.warning("changes by other processes are not heard for now: %s", str(failure).strip())
+        finally:
+            await connection.close()
 
     async def _reconnect(self) -> AsyncConnection:
         pause_seconds = 0.05

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.json_depth import MAX_JSON_DEPTH
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InvalidParams, InvalidRequest
@@ -209,7 +210,7 @@ def read_call(data: bytes) -> CallFrame | None:
     Plain is one without spaces and escapes that has an id, and in its params a name, arguments and a `_meta`: it is as
     long as these are, so that there is no room for anything to stand twice, nor for another member.
     """
-    if len(data) > MOST_NODES or not data.isascii():
+    if len(data) > MOST_NODES or not data.isascii() or data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH:
         return None
     try:
         frame = _call_frame.decode(data)

@@ -793,7 +793,7 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
         one = await engine.create(job())
         await eventually(lambda id=one.id: is_over(engine, id))
     await eventually(lambda: set(trouble.values()) == {0})
-    assert "error in the task engine" in caplog.text
+    assert "task engine scheduler failed" in caplog.text
 
 
 # The end of a worker

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico import __version__
+from portico import __version__, supervision
 from portico.access.audit import chain, retention, tables
 from portico.access.audit.chain import ChainHead
 from portico.access.audit.checkpoints import FIRST, Checkpoint, ExpectedHead, HeadFile, SigningPace, StoredCheckpoint
@@ -35,6 +35,7 @@ from portico.access.audit.tables import OwnPart, StoredRow
 from portico.store.database import Database, when_ready
 from portico.store.errors import OutcomeUnknown, StoreError
 from portico.store.transaction import Transaction
+from portico.supervision import SupervisedState
 
 log = logging.getLogger("portico")
 
@@ -147,7 +148,7 @@ class AuditWriter:
             await when_ready(self._open)
         self.add(self._begin())
         await self._write_all(signed=True)
-        task = asyncio.create_task(self._run())
+        task = asyncio.create_task(self._run_observed())
         try:
             yield
         finally:
@@ -198,7 +199,11 @@ class AuditWriter:
         }
         return CallRecord(number=0, at=_now(), kind="begin", owner=self._server, note=note)
 
-    async def _run(self) -> None:
+    async def _run_observed(self) -> None:
+        with supervision.observed("audit writer") as state:
+            await self._run(state)
+
+    async def _run(self, state: SupervisedState) -> None:
         assert self._due is not None
         pause_seconds = FIRST_PAUSE_SECONDS
         while True:
@@ -215,10 +220,9 @@ class AuditWriter:
                 if time.monotonic() >= self._cut_after:
                     await self.cut()
                 pause_seconds = FIRST_PAUSE_SECONDS
+                state.recover()
             except Exception as failure:
-                cause = None if isinstance(failure, StoreError) else failure
-                level = logging.DEBUG if self._failing else logging.ERROR
-                log.log(level, "the audit cannot be written: %s", failure, exc_info=cause)
+                state.fail(failure)
                 self._failing = True
                 if self._ending.is_set():
                     return

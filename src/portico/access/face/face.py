@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,6 +26,7 @@ from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.transaction import Event
+from portico.supervision import BackgroundTasks
 
 log = logging.getLogger("portico.access")
 
@@ -70,13 +69,12 @@ class Face:
         async with self.database.subscribe(rows.REVOKED, rows.KEYS) as events:
             await self.fresh_keys()
             await self._recall()
-            listening = asyncio.create_task(self._listen(events))
+            supervisor = BackgroundTasks()
+            supervisor.run("authorization server changes", partial(self._listen, events))
             try:
                 yield
             finally:
-                listening.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await listening
+                await supervisor.close()
 
     async def _listen(self, events: Subscription) -> None:
         async for event in events:

@@ -16,6 +16,7 @@ from portico.auth.addresses import names_loopback
 from portico.auth.clients import BASIC, NONE, POST
 from portico.auth.provider.refusals import GrantRefused, PageRefused
 from portico.auth.sealing import digest
+from portico.json_depth import decode_bounded
 
 LONGEST_DOCUMENT = 32 * 1024
 LONGEST_URI = 2048
@@ -186,7 +187,7 @@ def _read(body: bytes) -> _ClientDocument | None:
     if len(body) > LONGEST_DOCUMENT:
         return None
     try:
-        said = msgspec.json.decode(body)
+        said = decode_bounded(body)
         present = {name: value for name, value in said.items() if value is not None} if isinstance(said, dict) else said
         return msgspec.convert(present, _ClientDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

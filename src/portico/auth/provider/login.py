@@ -20,6 +20,7 @@ from portico.auth.metadata import MetadataSearch, ServerMetadata, find_server
 from portico.auth.provider.clients import shown
 from portico.auth.provider.presets import LoginSettings
 from portico.auth.tokens import Issued, read_issued
+from portico.json_depth import decode_bounded
 
 # RSA, elliptic curves and Edwards curves. Never HMAC: our secret is no key to sign identities with.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
@@ -246,7 +247,7 @@ def _document(answer: Fetched, login: LoginSettings, what: str) -> dict[str, Any
 
 def _list(answer: Fetched) -> list[dict[str, Any]]:
     try:
-        found = msgspec.json.decode(answer.body) if answer.status == 200 else []
+        found = decode_bounded(answer.body) if answer.status == 200 else []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.auth.verifiers.credentials import LONGEST_TOKEN, TokenInvalid
+from portico.json_depth import decode_bounded
 from portico.wire.errors import UsageError
 
 # Each with the kind of key that it goes with, and its curve.
@@ -142,7 +143,7 @@ def _algorithm(name: str) -> Any:
 
 def _document(part: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(_decoded(part))
+        found = decode_bounded(_decoded(part))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise TokenInvalid("it is no signed token") from None
     if not isinstance(found, dict):

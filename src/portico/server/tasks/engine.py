@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from portico import supervision
 from portico.rpc.door import unexpected
 from portico.server.calling.tools import TaskConfig
 from portico.server.tasks import jobs, leases
@@ -93,8 +94,9 @@ class Engine:
             await self.database.close()
             raise
         loop = asyncio.get_running_loop()
-        turns = (partial(self._listen, events), self._live, self._serve)
-        self._tasks = [loop.create_task(_for_ever(turn)) for turn in turns]
+        turns: dict[str, Callable[[], Awaitable[None]]]
+        turns = {"listener": partial(self._listen, events), "heartbeat": self._live, "scheduler": self._serve}
+        self._tasks = [loop.create_task(_for_ever(f"task engine {name}", turn)) for name, turn in turns.items()]
         self._look()
 
     async def stop(self) -> None:
@@ -327,16 +329,15 @@ class Engine:
                 break
 
 
-async def _for_ever(turn: Callable[[], Awaitable[None]]) -> None:
+async def _for_ever(name: str, turn: Callable[[], Awaitable[None]]) -> None:
     """Repeat a turn until the database is closed, whatever it raises."""
-    while True:
-        try:
-            await turn()
-        except DatabaseClosed:
-            return
-        except StoreError as failure:
-            log.warning("the task engine waits for the store: %s", failure)
-            await asyncio.sleep(LOOK_SECONDS)
-        except Exception:
-            log.exception("error in the task engine")
-            await asyncio.sleep(LOOK_SECONDS)
+    with supervision.observed(name) as state:
+        while True:
+            try:
+                await turn()
+                state.recover()
+            except DatabaseClosed:
+                return
+            except Exception as failure:
+                # Tasks wait for it, so that it is tried again sooner than other tasks are.
+                await asyncio.sleep(min(state.fail(failure), LOOK_SECONDS))

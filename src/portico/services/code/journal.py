@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from portico import ToolError
-from portico.extend import Database, StoreError, Transaction, json_column
+from portico.extend import BackgroundTasks, Database, StoreError, Transaction, json_column
 from portico.services.code import holders
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -275,15 +276,12 @@ class Journal:
 
     def _beat(self) -> None:
         if self._beating is None and self._store.lasts:
-            self._beating = asyncio.get_running_loop().create_task(self._say_alive())
+            self._beating = BackgroundTasks().repeat("code run heartbeat", self._say_alive, BEAT_SECONDS)
 
     async def _say_alive(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_SECONDS)
-            try:
-                await self._store.write(_hold, self.id, time.time() + HELD_SECONDS)
-            except ToolError:
-                continue  # the next time, or another process takes it for dead
+        # If it fails for too long, another process takes this run for dead.
+        with suppress(ToolError):
+            await self._store.write(_hold, self.id, time.time() + HELD_SECONDS)
 
 
 # In the database

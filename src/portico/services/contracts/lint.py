@@ -271,7 +271,7 @@ class _Linter:
         for name, (line, said) in _cells(table, named, "default"):
             try:
                 value = json.loads(said.strip("`"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if value is not None and name in map(_bare, known) and defaults.get(name) not in (value, said.strip("`")):
                 yield self._error(line, "table", f"{name!r} has another default in the schema, or none")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from portico.extend import decode_bounded
 from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, definition_of, digest, plain
 from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty
@@ -88,7 +89,7 @@ def _pinned_offers(contract: Contract) -> dict[str, dict[str, Any]]:
 def read(text: str | bytes) -> Contract:
     """What was pinned. Raises BadLock."""
     try:
-        said = msgspec.json.decode(text, type=_Lock)
+        said = decode_bounded(text, type=_Lock)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise BadLock(f"this is no {FILE}: {str(failure).replace('`', chr(39))}") from None
     if said.lock != FORM:

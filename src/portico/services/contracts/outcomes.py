@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from portico import UsageError
-from portico.extend import ERROR, V2025_06_18, WRAPPED
+from portico.extend import ERROR, V2025_06_18, WRAPPED, decode_bounded
 from portico.schema import (
     Complaint,
     Schema,
@@ -209,7 +207,7 @@ def _says(text: str, structured: Any) -> bool:
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_bounded(text)
     except (ValueError, RecursionError):
         return text
 

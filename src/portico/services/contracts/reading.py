@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from portico.extend import decode_bounded
 from portico.services.contracts import lock, specification
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 
@@ -20,7 +21,7 @@ def from_text(text: str) -> Contract:
     """Markdown or JSON, told by how it begins."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return from_value(msgspec.json.decode(text))
+            return from_value(decode_bounded(text))
         except (msgspec.DecodeError, RecursionError) as failure:
             raise UnreadableContract(f"this is no JSON: {failure}") from None
     found = specification.contract(text)

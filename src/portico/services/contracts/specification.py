@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from portico.extend import TOO_DEEP, exceeds_depth
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.markdown import Fence, Heading, Subsection, Table, parts
 from portico.services.contracts.outcomes import UNDECLARED
@@ -143,6 +144,8 @@ def _add(tool: Written, part: Subsection) -> None:
 
 def decoded(fence: Fence) -> Any:
     """The JSON of a block. Raises ValueError, with the line in the file."""
+    if exceeds_depth(fence.body):
+        raise NotJsonExample(TOO_DEEP, fence.line)
     try:
         return json.loads(fence.body, parse_constant=_refuse)
     except json.JSONDecodeError as failure:

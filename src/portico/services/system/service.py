@@ -16,7 +16,7 @@ from weakref import WeakSet
 from msgspec import Meta
 
 from portico import Server, Service, completion, prompt, resource, tool
-from portico.extend import Component, explained
+from portico.extend import BackgroundTasks, Component, explained
 from portico.services.system import levels as allowed
 from portico.services.system.file_tools import FileTools
 from portico.services.system.follow import Following
@@ -111,11 +111,12 @@ class System(Service):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        following = asyncio.create_task(self._follow())
+        supervisor = BackgroundTasks()
+        supervisor.run("system log changes", self._follow)
         try:
             yield
         finally:
-            following.cancel()
+            supervisor.cancel()
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:

@@ -99,8 +99,8 @@ class Tasks(StoredService[WorkItems]):
         items = WorkItems(self._database, project=(await self._projects.here()).project)
         await items.open()
         if not self._read_only:
-            self._run(stack, self._upkeep.end_leases(items))
-            self._run(stack, self._upkeep.index(items))
+            self._run(stack, "work item leases", partial(self._upkeep.end_leases, items))
+            self._run(stack, "work item index", partial(self._upkeep.index, items))
         return items
 
     async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:

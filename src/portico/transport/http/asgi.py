@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
+from portico.supervision import BackgroundTasks
 from portico.transport.http.connection import TICK_SECONDS
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
@@ -99,25 +99,18 @@ class Application:
     async def _tended(self) -> AsyncIterator[None]:
         """The server's lifespan, in which its streams and sessions are looked after."""
         async with self._lifespan():
-            tending = asyncio.get_running_loop().create_task(self._tend())
+            supervisor = BackgroundTasks()
+            supervisor.repeat("http session expiry", self.exchange.expire, TICK_SECONDS)
+            supervisor.repeat("http keep-alive", self.exchange.keep_alive, KEEP_ALIVE_SECONDS)
             try:
                 with before_signals(self._end_streams):
                     yield
             finally:
-                tending.cancel()
+                supervisor.cancel()
 
     def _end_streams(self) -> None:
         """The process is to end. The server that runs us waits for what it answers, and streams have no end."""
         self.exchange.end_streams()
-
-    async def _tend(self) -> None:
-        last_words = time.monotonic()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.exchange.expire()
-            if time.monotonic() - last_words >= KEEP_ALIVE_SECONDS:
-                last_words = time.monotonic()
-                self.exchange.keep_alive()
 
     async def stop(self) -> None:
         await self.exchange.drain(5.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from portico import supervision
 from portico.auth.principal import BearerTokens, Principal
 from portico.auth.resource import ResourceServer
 from portico.legacy.session import Lifecycle
@@ -389,12 +390,18 @@ class Exchange:
         writer.answer(Answer(200, (*JSON, *request.cors), jsonrpc.encode(health)))
 
     def _show_readiness(self, request: Request, writer: ResponseWriter) -> None:
-        """Whether calls can be answered. What that depends on is told to those who are let in."""
-        depends = members(self.handler).readiness()
+        """Answer whether calls can be handled, and which background tasks fail repeatedly.
+
+        Only admitted clients see the dependencies and conditions.
+        """
+        handler, failing = members(self.handler), supervision.failing()
+        depends = handler.readiness()
         known = self.elsewhere is None or self.elsewhere.is_ready
-        ready = not self.draining and known and not (depends and all(depends.values()))
+        ready = not self.draining and known and not failing and not (depends and all(depends.values()))
         word = "draining" if self.draining else "ok" if ready else "not ready"
-        brief = Answer(200 if ready else 503, (*TEXT, *request.cors), f"{word}\n".encode())
+        lines = "".join(f"{line}\n" for line in (word, *(f"{name}: {why}" for name, why in failing.items())))
+        brief = Answer(200 if ready else 503, (*TEXT, *request.cors), lines.encode())
+        depends = {**depends, **handler.conditions()}
         admission = self._admission
         if admission is None or not depends:
             self._tell_more(brief, depends, writer, None)
@@ -434,7 +441,8 @@ class Exchange:
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
-        return self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
+        more = (*members(self.handler).measures(), *supervision.metrics())
+        return self.metrics.text(gauges) + "".join(f"{line}\n" for line in more)
 
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         def tell(text: str) -> None:

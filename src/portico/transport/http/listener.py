@@ -14,6 +14,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
+from portico.supervision import BackgroundTasks
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
@@ -57,7 +58,8 @@ class Listener:
         # The same by their addresses; the oldest of each comes first.
         self._addresses: dict[str, dict[Connection, None]] = {}
         self._servers: list[asyncio.Server] = []
-        self._ticking: asyncio.Task[None] | None = None
+        self._supervisor = BackgroundTasks()
+        self._is_ticking = False
 
     def add(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -109,8 +111,7 @@ class Listener:
                 server = await loop.create_server(self.made, sock=one, ssl=tls, backlog=BACKLOG)
             started.append(server)
         self._servers += started
-        if self._ticking is None:
-            self._ticking = loop.create_task(self._tick_on())
+        self._start_ticking()
         return started
 
     def _tick(self) -> None:
@@ -126,19 +127,25 @@ class Listener:
             self.heads[status, headers, keep] = head
         return head
 
-    async def _tick_on(self) -> None:
-        """Once a second for all connections, in place of a timer for each."""
-        last_words = time.monotonic()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self._tick()
-            now = self.now
-            for connection in list(self._connections):
-                connection.check(now)
-            self.exchange.expire()
-            if now - last_words >= KEEP_ALIVE_SECONDS:
-                last_words = now
-                self.exchange.keep_alive()
+    def _start_ticking(self) -> None:
+        """Check all connections once a second, instead of with a timer for each."""
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._supervisor.repeat("http connection timeouts", self._tick_on, TICK_SECONDS)
+            self._supervisor.repeat("http session expiry", self.exchange.expire, TICK_SECONDS)
+            self._supervisor.repeat("http keep-alive", self.exchange.keep_alive, KEEP_ALIVE_SECONDS)
+
+    def _tick_on(self) -> None:
+        self._tick()
+        failures: list[Exception] = []
+        for connection in list(self._connections):
+            # One that cannot be checked must not keep the others open.
+            try:
+                connection.check(self.now)
+            except Exception as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def idle(self) -> list[Connection]:
         """The connections that nothing is asked on."""
@@ -177,8 +184,7 @@ class Listener:
         for connection in list(self._connections):
             connection.close_if_idle()
         await self.exchange.drain(grace)
-        if self._ticking is not None:
-            self._ticking.cancel()
+        self._supervisor.cancel()
         for connection in list(self._connections):
             connection.close()
         # Let the last bytes out before the loop is gone.

@@ -8,7 +8,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from portico.extend import BadStatement, Damaged, DatabaseClosed, StoreError
+from portico.extend import BackgroundTasks, BadStatement, Damaged, DatabaseClosed
 from portico.services.memory.search import index_build
 from portico.services.memory.search.meaning import NoModel, embed_pending, prepare
 from portico.services.memory.store import statistics
@@ -48,7 +48,7 @@ class IndexUpkeep:
         if whole:
             self._whole.set()
         if self._task is None and (thorough or self._meanings is not None or not whole):
-            self._task = asyncio.create_task(self._run(thorough))
+            self._task = BackgroundTasks().run("memory index", partial(self._run, thorough))
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -95,7 +95,7 @@ class IndexUpkeep:
         self._whole.clear()
         self._done.clear()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(thorough=False))
+            self._task = BackgroundTasks().run("memory index", partial(self._run, thorough=False))
         else:
             self._news.set()
         return True
@@ -111,7 +111,7 @@ class IndexUpkeep:
             self._done.set()
         except DatabaseClosed:
             pass  # the next process continues
-        except (StoreError, NoModel) as failure:
+        except NoModel as failure:
             # Everything works without it, only not as well.
             log.warning("The index of the memory cannot be looked after: %s", failure)
 

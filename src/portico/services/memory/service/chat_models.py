@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from portico import ProtocolError, UsageError
-from portico.extend import HttpAnswer, TransportError, http_exchange
+from portico.extend import HttpAnswer, TransportError, decode_bounded, http_exchange
 from portico.services.memory.errors import ModelFailed
 
 LONGEST_ANSWER = 4_000_000
@@ -97,7 +97,7 @@ class _ChatCompletion(Struct):
 def _said(body: bytes) -> str:
     """What the model said; empty where it said nothing."""
     try:
-        completion = msgspec.json.decode(body, type=_ChatCompletion)
+        completion = decode_bounded(body, type=_ChatCompletion)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise ModelFailed("The model's server said something that is no answer.") from None
     content = completion.choices[0].message.content if completion.choices else None

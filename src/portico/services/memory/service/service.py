@@ -136,8 +136,8 @@ class Memory(StoredService[Memories]):
         stack.push_async_callback(memories.close)
         await memories.open(thorough=True, read_only=self._read_only)
         await self._listings.refresh(memories)
-        for work in () if self._access.webhooks is None else self._access.webhooks.work():
-            self._run(stack, work)
+        for name, work in () if self._access.webhooks is None else self._access.webhooks.work():
+            self._run(stack, name, work)
         return memories
 
     def _failed(self, failure: StoreError) -> MemoryRefusal:

@@ -16,7 +16,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -149,9 +149,9 @@ class Webhooks:
             raise UsageError(f"{len(settings)} webhooks are too many; there may be {MOST_HOOKS}")
         self._hooks = {name: _Hook(name, _read(name, said)) for name, said in settings.items()}
 
-    def work(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What is to run as long as the store is open."""
-        return (hook.work() for hook in self._hooks.values())
+    def work(self) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """Yield the name and the work of each webhook, to run as long as the store is open."""
+        return ((f"memory webhook {name}", hook.work) for name, hook in self._hooks.items())
 
     def tell(self, change: str, one: Record, prefix: str) -> None:
         """Never waits."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from portico.extend import decode_bounded
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store import inputs, records
@@ -137,7 +138,7 @@ def _sections(text: str) -> Iterator[Portable | str]:
 
 def _decoded(text: str, where: str) -> Portable | str:
     try:
-        return msgspec.json.decode(text, type=Portable)
+        return decode_bounded(text, type=Portable)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         return f"{where}: {failure}"
 
@@ -160,7 +161,7 @@ def from_page(text: str) -> Portable:
     try:
         for line in head.split("\n"):
             name, _, value = line.partition(": ")
-            said[name] = msgspec.json.decode(value)
+            said[name] = decode_bounded(value)
         if not mark or not text.startswith("---\n"):
             raise InvalidInput("There is no head between two lines of ---.")
         return msgspec.convert(said, Portable)

@@ -66,7 +66,7 @@ def read_tags(answer: str) -> list[str]:
     answer = _FENCE.sub("", answer)
     try:
         said: Any = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = re.split(r"[,\n]", answer.strip())
         if "\n" not in answer.strip() and said[-1].count(" ") > 3:
             said = []  # "I am sorry, but …" is no list

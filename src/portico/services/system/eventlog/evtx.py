@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from portico.extend import decode_bounded
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MissingDependency
 from portico.services.system.eventlog.entries import (
@@ -216,7 +217,7 @@ def records_of(file: OpenFile, slot: int) -> tuple[list[dict[str, Any]], list[st
 def entry_of(record: dict[str, Any], slot: int = 0, tag: int = 0) -> LogEntry:
     """An entry of what the package gives for a record."""
     try:
-        event = msgspec.json.decode(record["data"], type=dict[str, Any]).get("Event") or {}
+        event = decode_bounded(record["data"], type=dict[str, Any]).get("Event") or {}
     except (msgspec.DecodeError, RecursionError):
         event = {}
     number = record["event_record_id"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from portico.extend import decode_bounded
 from portico.services.system.eventlog import times
 from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, OF_SEVERITY, WARNING, Guess
 from portico.services.system.eventlog.logline import LogLine
@@ -85,7 +86,7 @@ Parse = Callable[[str, int, int], LogLine]
 def json_line(text: str, newest: int, parse: Parse, depth: int) -> LogLine | None:
     """A line that is an object of JSON; None where it is none. A line in it is read by `parse`."""
     try:
-        said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        said: dict[str, Any] = decode_bounded(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return None
     if isinstance(said.get("log"), str) and ("stream" in said or "time" in said):

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
+from portico.extend import decode_bounded
 from portico.services.system import programs
 from portico.services.system.errors import Absent, DamagedData, MachineError, Unreadable, package
 from portico.services.system.eventlog.entries import (
@@ -250,7 +251,7 @@ def _clock_time(time: int) -> str:
 def parsed_line(line: bytes) -> LogEntry | None:
     """One line. The last one is a count, and some lines are not JSON at all."""
     try:
-        said = msgspec.json.decode(line, type=dict[str, Any])
+        said = decode_bounded(line, type=dict[str, Any])
         moment = datetime.fromisoformat(said["timestamp"])
         ticks = int(said["machTimestamp"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):

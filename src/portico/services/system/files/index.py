@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from portico.extend import run_in_thread
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.files.keeper import IndexUpdater, Watch, connect
 from portico.services.system.files.walk import FileCriteria, FileEntry
@@ -39,25 +40,24 @@ class Index:
         self._reading: sqlite3.Connection | None = None
         self._thread: threading.Thread | None = None
         self._watch: Watch | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._passes = 0
         self.is_ready = False
 
     def start(self) -> None:
         with self._lock:
-            if self._thread is None and not self._stopping:
+            if self._thread is None and not self._stopping.is_set():
                 if self._file is None:
                     self._temporary = tempfile.TemporaryDirectory(prefix="portico-")
                     self._file = os.path.join(self._temporary.name, "files.sqlite")
                 self._watch = Watch()
-                self._thread = threading.Thread(target=self._run, name="portico-index", daemon=True)
-                self._thread.start()
+                self._thread = run_in_thread("file index", self._run, self._stopping)
 
     def close(self) -> None:
         # A start in another thread has either happened, or will not.
         with self._lock:
-            self._stopping = True
+            self._stopping.set()
         if self._thread is not None and self._watch is not None:
             self._watch.stop()
             self._thread.join()
@@ -110,15 +110,14 @@ class Index:
             return
         try:
             self._keep(IndexUpdater(database, self._roots, self._watch), self._watch)
-        except sqlite3.Error:
-            log.exception("the index of files has stopped; searching walks instead")
         finally:
+            # Until it is filled again, searching walks.
             self.is_ready = False
             database.close()
 
     def _keep(self, keeper: IndexUpdater, watch: Watch) -> None:
         due = 0.0
-        while not self._stopping:
+        while not self._stopping.is_set():
             left = due - time.monotonic()
             changed = watch.wait(left) if left > 0 else None
             if changed is None:
@@ -138,7 +137,7 @@ class Index:
                 self._changed.notify_all()
 
     def _is_over(self) -> bool:
-        return self._stopping
+        return self._stopping.is_set()
 
 
 def question(wanted: FileCriteria, below: str, after: int, limit: int) -> tuple[str, list[Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from portico.extend import decode_bounded
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import DamagedData, MachineError
@@ -338,7 +339,7 @@ class JournalctlLog(Log):
 
 def _printed_entry(line: bytes) -> LogEntry | None:
     try:
-        fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        fields: dict[str, Any] = decode_bounded(line, type=dict[str, Any])
         cursor, time = fields.pop("__CURSOR"), int(fields.pop("__REALTIME_TIMESTAMP"))
     except (msgspec.DecodeError, KeyError, ValueError):
         return None
