@@ -71,37 +71,18 @@ async def test_rule_added_beside_an_upstream_with_a_deep_schema_takes_effect(
     gateway = Gateway.load(file)
     async with Client(gateway) as client:
         await gateway.settle(30)
-        names = {"kind_good", "kind_deep", "kind_wide", "hostile_good", "hostile_wide"}
+        names = {"kind_good", "kind_deep", "kind_wide"}
 
         async def lists(wanted: set[str]) -> bool:
             return {tool.name for tool in await client.list_tools(fresh=True)} == wanted
 
         await until(lambda: lists(names))
-        assert "left 'deep' out of a list" in caplog.text
-        assert (await client.call_tool("hostile_good")).text == "called"
+        assert "nested too deeply" in str(gateway.report()) + caplog.text
         file.write_text(kind + hostile + upstream(tmp_path, "third", 1))
         await until(lambda: lists(names | {"third_good", "third_deep", "third_wide"}))
         file.write_text(kind + hostile + RULES)
-        await until(lambda: lists({"kind_deep", "kind_wide", "hostile_wide"}))
+        await until(lambda: lists({"kind_deep", "kind_wide"}))
         assert gateway.report()["configuration"]["problem"] == ""
-
-
-async def test_tool_of_a_server_in_this_process_with_a_deep_schema_is_left_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    from msgspec import Raw
-
-    from portico.extend import Call
-
-    schema = '{"properties":{"a":' * 200 + "{}" + "}}" * 200
-    page = f'{{"tools":[{{"name":"deep","inputSchema":{schema}}},{{"name":"good","inputSchema":{{}}}}]}}'
-
-    async def handler(call: Call) -> Raw:
-        return Raw(page.encode() if call.method == "tools/list" else b"{}")
-
-    async with Client(Gateway({"here": handler})) as client:
-        assert [tool.name for tool in await client.list_tools()] == ["here_good"]
-    assert "left an invalid entry out of tools/list" in caplog.text
 
 
 # Each is refused for another reason: its syntax, its depth, an exception that is no UsageError.

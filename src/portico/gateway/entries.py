@@ -90,10 +90,7 @@ def read_hints(said: Raw) -> ListHints:
 
 
 def read_page(method: str, said: Raw, revision: Revision, alias: str = "") -> tuple[list[ListedEntry], str | None]:
-    """Return the valid entries of a page, and the cursor of the next page. Log the entries that are left out.
-
-    Servers in this process send no messages whose depth has been checked, so that it is checked here.
-    """
+    """Return the valid entries of a page, and the cursor of the next page. Log the entries that are left out."""
     kind = LISTS[method]
     page = members.decode(said)
     found = []

@@ -160,7 +160,7 @@ class Duplex(Link):
         if not self.channel.batches and is_batch(data):
             self._fail_sole_pending("a batch, where there are none")
             return
-        frame = jsonrpc.decode(data, source=self.name)
+        frame = jsonrpc.decode(data)
         if isinstance(frame, Malformed):
             self._on_malformed(frame, data)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from functools import cache
@@ -12,11 +11,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
-from portico.json_depth import MAX_JSON_DEPTH, TOO_DEEP, exceeds_depth, shorten
+from portico.json_depth import MAX_JSON_DEPTH, TOO_DEEP, exceeds_depth
 from portico.wire.errors import InvalidRequest, ParseError, ProtocolError
 from portico.wire.revisions import V2025_11_25, Revision
-
-log = logging.getLogger("portico")
 
 RequestId = int | str
 
@@ -28,9 +25,6 @@ MOST_ARGUMENTS = 1000
 MOST_NODES = 200_000
 MOST_COMMAS = 500_000
 _NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
-
-# Locating the parts of a message that are too deep takes some 0.2 microseconds for each bracket.
-MAX_SHORTENED_BYTES = 4_000_000
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 LARGEST_ID = 2**63 - 1
@@ -107,11 +101,10 @@ encode = _encoder.encode
 TWICE = "Invalid request: a member is given twice"
 
 
-def decode(data: bytes, most_nodes: int = sys.maxsize, source: str = "") -> Frame | Malformed | list[Frame | Malformed]:
+def decode(data: bytes, most_nodes: int = sys.maxsize) -> Frame | Malformed | list[Frame | Malformed]:
     """Return one message, or the members of a batch. Never raises: errors are returned as Malformed.
 
-    A server passes MOST_NODES; responses to a client's own requests may be larger. List entries that are nested too
-    deeply are left out of responses, and logged with the name of their `source`.
+    A server passes MOST_NODES; responses to a client's own requests may be larger.
     """
     try:
         # msgspec skips over what it is not asked to look at, and bad UTF-8 could hide there.
@@ -122,7 +115,7 @@ def decode(data: bytes, most_nodes: int = sys.maxsize, source: str = "") -> Fram
             return Malformed(InvalidRequest(f"Invalid request: {few}"))
         # Most messages have fewer brackets than levels are allowed, so that their depth need not be determined.
         if data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH and exceeds_depth(data):
-            return _too_deep(data, source, most_nodes)
+            return _too_deep(data)
         return _checked(_frame.decode(data), data)
     except Exception as failure:
         return _unreadable(data, failure)
@@ -266,22 +259,11 @@ def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Mal
     return Malformed(InvalidRequest("Invalid request: a message is a JSON object"))
 
 
-def _too_deep(data: bytes, source: str, max_bytes: int) -> Frame | Malformed:
-    """Return a list result without the entries that are too deep; otherwise a refusal with the id, if there is one."""
+def _too_deep(data: bytes) -> Malformed:
+    """Return the refusal of a message that is nested too deeply, with its id where that can be read."""
     refusal = Malformed(ParseError(f"Parse error: {TOO_DEEP}"))
-    if len(data) > min(max_bytes, MAX_SHORTENED_BYTES):
-        return refusal
-    shortened = shorten(data)
-    if exceeds_depth(shortened.data):
-        return refusal
     try:
-        if shortened.whole:
-            frame = _checked(_frame.decode(shortened.data), shortened.data)
-            if isinstance(frame, Frame) and frame.method is UNSET:
-                for name in shortened.left_out:
-                    log.warning("%s: left %r out of a list: its definition is %s", source or "a server", name, TOO_DEEP)
-                return frame
-        seen = msgspec.json.decode(shortened.data, type=_Glance)
+        seen = msgspec.json.decode(data, type=_Glance)
         refusal.is_response = seen.method is NOTHING and (seen.result is not NOTHING or seen.error is not NOTHING)
         refusal.id = None if seen.id is NOTHING else _readable(_anything.decode(seen.id))
     except (ValueError, OverflowError, RecursionError):

@@ -312,7 +312,7 @@ class StreamableHttp(HttpStreams):
         status = response.status
         if self._trace is not None:
             self._trace("received", data)
-        frame = jsonrpc.decode(data, source=self.name) if data.lstrip()[:1] == b"{" else None
+        frame = jsonrpc.decode(data) if data.lstrip()[:1] == b"{" else None
         if status == 200 and type(frame) is Frame and frame.id == id and frame.result is not NOTHING:
             return frame.result
         if self._session is not None and method != "initialize" and is_lost(status, frame, id, data):

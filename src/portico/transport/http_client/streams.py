@@ -135,7 +135,7 @@ class HttpStreams(HttpSide, Link):
             self._trace("received", data)
         if self._revision != V2025_03_26 and is_batch(data):
             raise ProtocolError("a batch, where there are none")
-        frame = jsonrpc.decode(data, source=self.name)
+        frame = jsonrpc.decode(data)
         found = frame if isinstance(frame, list) else [frame]
         for one in found:
             if isinstance(one, Malformed):
