@@ -310,5 +310,5 @@ async def test_unused_registrations_are_forgotten_and_used_ones_stay(stand: Stan
         await (await face.login(used)).redeem()
         later = time.time() + 2 * rows.UNUSED_SECONDS
         find = face.face.database.read
-        assert await find(partial(rows.find_client, client_id=used, now=later)) is not None
-        assert await find(partial(rows.find_client, client_id=unused, now=later)) is None
+        assert await find(partial(rows.find_client, client_id=used, now=later, ring=face.face.ring)) is not None
+        assert await find(partial(rows.find_client, client_id=unused, now=later, ring=face.face.ring)) is None

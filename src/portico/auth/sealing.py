@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from portico.store.keys import checked, configured_keys, load_keys
+from portico.store.keys import SigningKeys, checked, configured_keys, load_keys
 from portico.wire.errors import Error, UsageError
 
 _NONCE = 12
@@ -33,6 +33,8 @@ class KeyRing:
         # Whatever the length of a secret, a key of AES has 32 bytes.
         self._keys = {_id_of(key): sha256(b"portico seal\0" + key).digest() for key in keys}
         self._first = _id_of(keys[0])
+        # For rows that may be read, and must not be changed.
+        self.signing = SigningKeys(keys)
 
     def seal(self, plain: bytes, place: str) -> str:
         nonce = os.urandom(_NONCE)

@@ -26,7 +26,9 @@ from portico.server.tasks.workers import is_dead, new_worker
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import DatabaseClosed, StoreError
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Event, Transaction
+from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
 
@@ -64,6 +66,8 @@ class Engine:
     ) -> None:
         self.name = name
         self.database = database
+        # What jobs are signed with: somebody who can write rows must not be able to run tools as any caller.
+        self.keys = SigningKeys([])
         self.worker = new_worker()
         self.slots = Slots(concurrency, self._look)
         self.alive_until = 0
@@ -85,6 +89,13 @@ class Engine:
     # Beginning and end
 
     async def start(self) -> None:
+        """Begin to run jobs. Raises UsageError for PostgreSQL without PORTICO_SEALING_KEYS."""
+        self.keys.keys = self.database.load_keys()
+        if not self.keys.keys:
+            raise UsageError(
+                "tasks in PostgreSQL need a key that is not in the database, or whoever can write to it could run any "
+                "tool as any caller: set PORTICO_SEALING_KEYS"
+            )
         await self.database.open()
         try:
             await self.database.migrate("tasks", MIGRATIONS)
@@ -124,6 +135,7 @@ class Engine:
 
     async def create(self, job: Job, steps: dict[str, Raw] | None = None) -> Job:
         """Queue a job. When this returns it is on the disk."""
+        job.sign(self.keys)
         await self._write(partial(jobs.create, job=job, steps=steps or {}))
         return job
 
@@ -235,8 +247,16 @@ class Engine:
                 lambda tx: leases.claim(tx, self.name, limits, self.worker, moment, self._lease, free)
             )
             for job in claimed:
+                if not job.is_authentic(self.keys):
+                    await self._refuse(job)
+                    continue
                 self._begin(job, steps.get(job.id, {}), limited=limits.get(job.tool) is not None)
         return len(claimed)
+
+    async def _refuse(self, job: Job) -> None:
+        log.warning("the task %s is not run: the signature of its row is missing or wrong", job.id)
+        reason = "Internal error: the task was changed in the store, or queued by an earlier release; start it again"
+        await self._write(partial(jobs.end, job=job, outcome=jobs.failed(reason), now=now()))
 
     def _begin(self, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
         before = self._running.get(job.id)
