@@ -255,6 +255,10 @@ class Delivery:
         if envelope is None or not 1 <= envelope.hops <= MOST_HOPS:
             writer.answer(_not_ours(request))
             return
+        if request.internal == "network" and self._exchange.is_page(request):
+            # Pages are for the machine that their visitors have come to.
+            writer.answer(_not_ours(request))
+            return
         if envelope.to != self._worker:
             self._pass_on(envelope, request, writer)
             return

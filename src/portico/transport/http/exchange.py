@@ -176,13 +176,18 @@ class Exchange:
             route(request, writer)
             return
         page = self.pages.find(request.method, request.path)
-        # Pages know their own visitors, whom no other process vouches for, and other machines least of all.
-        if page is None or page.streamed is None or page.judge is None or request.internal == "network":
+        # Pages know their own visitors, whom no other process vouches for.
+        if page is None or page.streamed is None or page.judge is None:
             writer.answer(self._nowhere(request))
         elif (refused := page.judge(request)) is not None:
             writer.answer(refused)
         else:
             page.streamed(request, writer)
+
+    def is_page(self, request: Request) -> bool:
+        """Whether a page answers it, and no endpoint."""
+        found = self.pages.find(request.method, request.path)
+        return found is not None and (request.method, request.path) not in self._routes
 
     def _follow(self) -> None:
         """The handler may have other endpoints by now."""
