@@ -716,7 +716,9 @@ async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> N
     def claim(tx: Transaction) -> None:
         moment = int(time.time() * 1000)
         leases.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
-        tx.run("update portico_job set tool = 'work' where id = :id", {"id": one.id})
+        one.tool = "work"
+        one.sign(engine.keys)
+        tx.run("update portico_job set tool = ?, signature = ? where id = ?", (one.tool, one.signature, one.id))
 
     await other.database.write(claim)
     await until(other, one.id, "completed")
