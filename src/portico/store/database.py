@@ -18,7 +18,7 @@ import os
 import random
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
@@ -85,12 +85,17 @@ class Database:
             raise
         self._opened = engine
         # SQLite's route is for one user alone.
-        self._bus = Bus(engine.route(), SigningKeys(self.load_keys()) if self.engine == "postgresql" else None)
+        self._bus = Bus(engine.route(), self.signing if self.engine == "postgresql" else None)
         return self
 
     def load_keys(self) -> list[bytes]:
         """Return the keys of this store, which are not in it; the one in use first."""
         return list(self._keys) if self._keys is not None else load_keys(self.engine, self._address)
+
+    @cached_property
+    def signing(self) -> SigningKeys:
+        """Signs rows, for users of this database that must not believe everything that is in it."""
+        return SigningKeys(self.load_keys())
 
     async def close(self) -> None:
         """Finish what has begun, and end the subscriptions."""

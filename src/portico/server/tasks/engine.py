@@ -66,8 +66,6 @@ class Engine:
     ) -> None:
         self.name = name
         self.database = database
-        # What jobs are signed with: somebody who can write rows must not be able to run tools as any caller.
-        self.keys = SigningKeys([])
         self.worker = new_worker()
         self.slots = Slots(concurrency, self._look)
         self.alive_until = 0
@@ -86,11 +84,15 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = AsyncExitStack()
 
+    @property
+    def keys(self) -> SigningKeys:
+        """What jobs are signed with: somebody who can write rows must not be able to run tools as any caller."""
+        return self.database.signing
+
     # Beginning and end
 
     async def start(self) -> None:
         """Begin to run jobs. Raises UsageError for PostgreSQL without PORTICO_SEALING_KEYS."""
-        self.keys.keys = self.database.load_keys()
         if not self.keys.keys:
             raise UsageError(
                 "tasks in PostgreSQL need a key that is not in the database, or whoever can write to it could run any "
