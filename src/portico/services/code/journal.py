@@ -327,7 +327,8 @@ def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry], signing: Si
         f"insert into portico_run ({_ROW}, updated_at) values (:id, :owner, :digest, :status, :seed, :begun_at, "
         ":holder, :held_until, :approved, :size, :signature, :now) on conflict (id) do update set "
         "status = excluded.status, holder = excluded.holder, held_until = excluded.held_until, "
-        "approved = excluded.approved, size = excluded.size, signature = excluded.signature, updated_at = excluded.updated_at",
+        "approved = excluded.approved, size = excluded.size, signature = excluded.signature, "
+        "updated_at = excluded.updated_at",
         given,
     )
     assert added
