@@ -11,10 +11,16 @@ import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from portico._lazy import LazyModule
 from portico.store.keys import SigningKeys, checked, configured_keys, load_keys
 from portico.wire.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from portico.store import database as database_module
+else:
+    database_module = LazyModule("portico.store.database")  # clients start without a store
 
 _NONCE = 12
 
@@ -67,10 +73,8 @@ def ring_for(store: str | None, keys: Sequence[str]) -> KeyRing:
 
     Raises UsageError for PostgreSQL without a key.
     """
-    from portico.store.database import parse  # clients start without a store
-
     given = [*(key.encode() for key in keys if key), *configured_keys()]
-    found = given or load_keys(*parse(store or ""))
+    found = given or load_keys(*database_module.parse(store or ""))
     if not found:
         raise UsageError(
             "secrets in a database that several machines share need a key that they share: set PORTICO_SEALING_KEYS, "

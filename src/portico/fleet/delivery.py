@@ -101,7 +101,7 @@ class Delivery:
         if await self._is_stopped(target):
             return None
         envelope = _envelope(target, request)
-        # Whoever asks is known by the cookie alone.
+        # The visitor is known by the cookie alone.
         envelope.principal = envelope.until = None
         sealed = self._envelopes.seal(envelope, request)
         outcome = await sending.send(

@@ -39,7 +39,7 @@ LEASE_SECONDS = 15.0
 # When a key is replaced, and how long until every worker has seen the new one.
 ROTATE_SECONDS = 30 * 86400.0
 SPREAD_SECONDS = 60.0
-# There are two or three; somebody who can write rows may add many.
+# There are two or three; a role that can write rows may add many.
 MAX_KEYS = 8
 # How long a store that is away is waited for.
 PATIENCE_SECONDS = 3.0
@@ -81,7 +81,7 @@ class FoundWorker(Struct, frozen=True):
 
 
 class SigningKeyRow(Struct, frozen=True):
-    """What a key is derived from, together with the store's own key. It is of no use to somebody who can read it."""
+    """What a key is derived from, together with the store's own key. It is of no use to a role that can read it."""
 
     secret: str
     created_at: float
@@ -236,8 +236,8 @@ class FleetRows:
     async def keys(self, server: str) -> list[bytes]:
         """Return the keys that the workers of a server sign with, the one in use first.
 
-        Each is derived from a row and from the store's own key, which is not in the store: nobody who can read or
-        write the row knows the key. Raises UsageError where the store has no key.
+        Each is derived from a row and from the store's own key, which is not in the store: a role that can read or
+        write the row does not know the key. Raises UsageError where the store has no key.
         """
         roots = self._database.load_keys()
         if not roots:
@@ -272,7 +272,7 @@ class FleetRows:
             return None
         address = row.address
         if not self._signing.is_row_signed(_WORKERS, row.signature, id, self._server, address):
-            # Requests would be sent to whoever has written it.
+            # Requests would be sent to a host that another role has chosen.
             address = None
         return FoundWorker(address, row.lease_until > now, row.lease_until)
 

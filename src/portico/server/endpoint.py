@@ -255,7 +255,7 @@ async def _among_others(server: Server, made: Exchange, *, files: bool) -> Async
     store = _shared_store(server) if os.name == "posix" else None
     async with server.lifespan():
         if store is not None and not _has_key(store):
-            # Whoever can write to the database could act as any user: without a key its rows are not believed.
+            # A role that can write to the database could act as any user: without a key its rows are not trusted.
             log.warning(_WITHOUT_KEY, "this process shares no sessions and no changes with others")
             store = None
         if store is None or (parse(store)[0] == "sqlite" and not files):

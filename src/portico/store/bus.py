@@ -167,7 +167,7 @@ class Bus:
             await self._route.close()
 
     def _hear(self, data: bytes) -> None:
-        """Take a packet of another process, who may be anybody."""
+        """Take a packet that any role of the database server may have sent."""
         if len(data) > MAX_PACKET_BYTES:
             return
         try:

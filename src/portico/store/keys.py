@@ -1,6 +1,6 @@
 """The keys of a store: secrets that are kept outside of it.
 
-Whoever can read or write a database must not be able to act as its users, so what decides about identity, code or
+A role that can read or write a database must not be able to act as its users, so what decides about identity, code or
 sessions is signed or sealed with a key that the database does not contain: PORTICO_SEALING_KEYS, or, beside a database
 that is a file, a key file for its owner alone.
 """

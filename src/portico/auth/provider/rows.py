@@ -1,7 +1,7 @@
 """What the face keeps, as functions of a Transaction. Each decision and what follows from it is one transaction: of
 two that present the same code at once, one is the second.
 
-Rows that say who may have a token are signed with the sealing key: somebody who can write to the database must not be
+Rows that say who may have a token are signed with the sealing key: a role that can write to the database must not be
 able to make a code or a refresh token for another person's grant. Whether a row was used or revoked is not signed."""
 
 from __future__ import annotations

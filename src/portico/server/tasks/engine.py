@@ -86,7 +86,7 @@ class Engine:
 
     @property
     def keys(self) -> SigningKeys:
-        """What jobs are signed with: somebody who can write rows must not be able to run tools as any caller."""
+        """What jobs are signed with: a role that can write rows must not be able to run tools as any caller."""
         return self.database.signing
 
     # Beginning and end
@@ -95,8 +95,8 @@ class Engine:
         """Begin to run jobs. Raises UsageError for PostgreSQL without PORTICO_SEALING_KEYS."""
         if not self.keys.keys:
             raise UsageError(
-                "tasks in PostgreSQL need a key that is not in the database, or whoever can write to it could run any "
-                "tool as any caller: set PORTICO_SEALING_KEYS"
+                "tasks in PostgreSQL need a key that is not in the database, or a role that can write to it could run "
+                "any tool as any caller: set PORTICO_SEALING_KEYS"
             )
         await self.database.open()
         try:

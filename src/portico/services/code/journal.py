@@ -126,8 +126,8 @@ class RunStore:
         try:
             if not database.signing.keys:
                 raise ToolError(
-                    "Runs in PostgreSQL need a key that is not in the database, or whoever can write to it could run "
-                    "scripts as any caller: the operator has to set PORTICO_SEALING_KEYS.",
+                    "Runs in PostgreSQL need a key that is not in the database, or a role that can write to it could "
+                    "run scripts as any caller: the operator has to set PORTICO_SEALING_KEYS.",
                     kind="StorageError",
                 )
             await database.migrate("code", MIGRATIONS)

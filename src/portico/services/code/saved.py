@@ -93,7 +93,7 @@ class SavedScripts:
         return [one for one in found if await self._is_authentic(owner, one)]
 
     async def _is_authentic(self, owner: str, script: SavedScript) -> bool:
-        """Return whether its owner has saved it: somebody who can write rows must not put code into their tools."""
+        """Return whether its owner has saved it: a role that can write rows must not put code into their tools."""
         return (await self._store.signing()).is_row_signed(_PURPOSE, script.signature, *script.signed(owner))
 
     async def forget(self, owner: str, name: str) -> bool:
