@@ -50,6 +50,10 @@ MODERN = "2026-07-28"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests that stand for several machines have a TMPDIR for each.
+os.environ.pop("XDG_RUNTIME_DIR", None)
+
+
 # A first list of a gateway waits for its upstreams for as long as a busy machine needs to start them.
 routes.FIRST_SECONDS = 30.0
 
@@ -391,6 +395,9 @@ def heard() -> Heard:
 
 # A real PostgreSQL, one for each process that runs tests
 
+# What processes that share it sign with; it is not in the database.
+SEALING_KEY = "a key for tests that is not in the database"
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Server]:
@@ -402,14 +409,21 @@ def postgres_server() -> Iterator[postgres.Server]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
+def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The key of all processes that this test starts."""
+    monkeypatch.setenv("PORTICO_SEALING_KEYS", SEALING_KEY)
+    return SEALING_KEY
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Server, sealing_key: str) -> Iterator[str]:
     url = postgres_server.create_database()
     yield url
     postgres_server.release(url)
 
 
 @pytest.fixture
-def migrated_postgres_url(postgres_server: postgres.Server) -> Iterator[Callable[[str, Any], str]]:
+def migrated_postgres_url(postgres_server: postgres.Server, sealing_key: str) -> Iterator[Callable[[str, Any], str]]:
     """`migrated_postgres_url(history, migrations)` is one that has these tables, and nothing in them."""
     with ExitStack() as stack:
 

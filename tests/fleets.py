@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -293,6 +294,12 @@ def application(server: Path, made: str = "server.asgi()") -> Path:
     """The folder of a module `served`, whose `app` is this server as an ASGI application."""
     server.with_name("served.py").write_text(f"{server.read_text()}\n\napp = {made}\n")
     return server.parent
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def certificate(folder: Path) -> Path:

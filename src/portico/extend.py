@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     )
     from portico.store.transaction import Event as Event
     from portico.store.folder import data_directory as data_directory
+    from portico.store.keys import SigningKeys as SigningKeys
     from portico.store.rows import json_column as json_column
     from portico.store.sqlite_transaction import (
         SqliteTransaction as SqliteTransaction, explain_sqlite as explain_sqlite,
@@ -200,6 +201,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnfitValue", "Violated",
     ),
     "portico.store.folder": ("data_directory",),
+    "portico.store.keys": ("SigningKeys",),
     "portico.store.rows": ("json_column",),
     "portico.store.sqlite_transaction": ("SqliteTransaction", "explain_sqlite"),
     "portico.store.transaction": ("Event", "Transaction"),

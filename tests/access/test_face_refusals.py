@@ -19,6 +19,7 @@ import pytest
 import oidc
 from portico.auth.provider import rows
 from portico.auth.provider.clients import KnownClient, redirects_to
+from portico.auth.sealing import digest
 
 Stand = Callable[..., Any]
 PATIENCE = 60.0
@@ -279,6 +280,52 @@ async def test_nothing_that_is_kept_can_be_used(
             assert other.face.is_revoked(_grant_of(again["access_token"]))
 
 
+async def test_who_can_write_to_the_store_makes_no_token_for_another_person(stand: Stand) -> None:
+    """Neither a refresh token nor a code for their grant, nor a wider grant, nor another place for a client's codes."""
+    async with stand() as face:
+        client = (await face.register())["client_id"]
+        login = await face.login(client)
+        _, given = await login.redeem()
+        grant, database = _grant_of(given["access_token"]), face.face.database
+
+        def forge(tx: Any) -> None:
+            until = time.time() + 3600
+            tx.run(
+                "insert into provider_refresh (id, grant_id, expires_at, signature) select ?, ?, ?, signature "
+                "from provider_refresh",
+                (digest("forged"), grant, until),
+            )
+            tx.run(
+                "insert into provider_code (id, grant_id, redirect_uri, challenge, expires_at) "
+                "select ?, grant_id, redirect_uri, challenge, ? from provider_code",
+                (digest("forged"), until),
+            )
+
+        await database.write(forge)
+        status, _ = await login.refresh("forged")
+        assert status == 400
+        known = partial(rows.find_client, client_id=client, now=time.time(), ring=face.face.ring)
+        assert await database.read(known) is not None
+        widened = "update provider_grant set scope = 'everything'"
+        elsewhere = "update provider_client set body = replace(body, 'http', 'https')"
+        for sql in (widened, elsewhere):
+            assert await database.write(lambda tx, sql=sql: tx.run(sql)) == 1
+        status, _ = await login.refresh(given["refresh_token"])
+        assert status in (400, 401)
+        assert await database.read(known) is None
+
+
+@pytest.mark.parametrize("column", ["scope", "subject", "resource", "client", "identity"])
+async def test_a_grant_that_was_changed_gives_no_token(stand: Stand, column: str) -> None:
+    async with stand() as face:
+        login = await face.login((await face.register())["client_id"])
+        _, given = await login.redeem()
+        change = f"update provider_grant set {column} = {column} || 'x'"
+        assert await face.face.database.write(lambda tx: tx.run(change)) == 1
+        status, said = await login.refresh(given["refresh_token"])
+        assert (status, said["error"]) == (400, "invalid_grant")
+
+
 def _everything(table: str, tx: Any) -> list[tuple[Any, ...]]:
     return list(tx.all(tuple, f"select * from provider_{table}"))
 
@@ -310,5 +357,5 @@ async def test_unused_registrations_are_forgotten_and_used_ones_stay(stand: Stan
         await (await face.login(used)).redeem()
         later = time.time() + 2 * rows.UNUSED_SECONDS
         find = face.face.database.read
-        assert await find(partial(rows.find_client, client_id=used, now=later)) is not None
-        assert await find(partial(rows.find_client, client_id=unused, now=later)) is None
+        assert await find(partial(rows.find_client, client_id=used, now=later, ring=face.face.ring)) is not None
+        assert await find(partial(rows.find_client, client_id=unused, now=later, ring=face.face.ring)) is None

@@ -17,6 +17,7 @@ from portico.fleet import rows
 from portico.fleet.delivery import BELIEVED_SECONDS
 from portico.fleet.rows import LEASE_SECONDS, opened
 from portico.store.database import Database
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 
 
@@ -98,7 +99,7 @@ async def test_an_event_that_was_made_up_is_no_error_after_a_move(serve: Any, li
 async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = [await opened(postgres_url, worker * 16, "s") for worker in "ab"]
+    ours, theirs = [await opened(postgres_url, worker * 16, "s", SigningKeys([b"k" * 32])) for worker in "ab"]
     try:
         for wrong in (3600.0, -3600.0):
             await theirs.renew("10.0.0.2:8000")

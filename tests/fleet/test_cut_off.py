@@ -12,9 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from fleets import PATIENCE, Line, Session
+from fleets import PATIENCE, Line, Session, free_port
 from portico.fleet.rows import opened
 from portico.legacy.session import SessionFacts
+from portico.store.keys import SigningKeys
 from portico.transport.http.memo import SessionMemo
 
 # The same server with leases that end sooner.
@@ -99,7 +100,7 @@ async def both(start: Any, server_file: Path, way: Way, postgres_url: str, tmp_p
     for name, store in (("one", way.url), ("two", postgres_url)):
         os.mkdir(tmp_path / name)
         env = {"PORTICO_STORE": store, "TMPDIR": str(tmp_path / name)}
-        env |= {"PORTICO_ADDRESS": "127.0.0.1:1"} if name == "one" else {}
+        env |= {"PORTICO_ADDRESS": f"nowhere.invalid:{free_port()}"} if name == "one" else {}
         fleets.append(await start("-c", HASTY, "serve", server_file, "--transport", "http", "--port", "0", env=env))
     return fleets
 
@@ -204,7 +205,7 @@ async def test_one_of_the_same_machine_says_itself_that_others_may_take_over(
 
 async def test_what_a_worker_has_that_is_back_is_not_taken_from_it(postgres_url: str) -> None:
     """Between the look at its lease and the taking, it has come back."""
-    ours, theirs = [await opened(postgres_url, worker * 16, "s") for worker in "ab"]
+    ours, theirs = [await opened(postgres_url, worker * 16, "s", SigningKeys([b"k" * 32])) for worker in "ab"]
     memo = SessionMemo(facts=SessionFacts(revision="2025-11-25"))
     try:
         await theirs.renew(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import debian
 import nginx
-from fleets import Line, Session, certificate
+from fleets import Line, Session, certificate, free_port
 from portico import Client
 
 
@@ -68,11 +67,8 @@ async def test_between_machines_requests_travel_by_tls(serve: Any, postgres_url:
     for name, authority in (("one", str(both)), ("two", str(both)), ("stranger", "")):
         os.mkdir(tmp_path / name)
         env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path / name), "PORTICO_ADDRESS_CA": authority}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        env |= {"PORTICO_ADDRESS": f"localhost:{port}"} | ({} if authority else {"SSL_CERT_FILE": os.devnull})
-        fleets.append(await serve("--certificate", both, "--port", port, env={k: v for k, v in env.items() if v}))
+        env |= {"PORTICO_ADDRESS": f"localhost:{free_port()}"} | ({} if authority else {"SSL_CERT_FILE": os.devnull})
+        fleets.append(await serve("--certificate", both, env={k: v for k, v in env.items() if v}))
 
     async def call(fleet: Any, session: Session) -> Any:
         one = await Line.to(fleet.port, ssl=context, server_hostname="localhost")

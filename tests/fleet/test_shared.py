@@ -39,6 +39,7 @@ def limited() -> int:
     return os.getpid()
 
 
+@server.declare
 def extra() -> int:
     """One that is not there from the beginning."""
     return os.getpid()

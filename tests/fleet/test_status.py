@@ -21,6 +21,7 @@ import pytest
 from fleets import Session
 from portico.cli import status as cli_status
 from portico.fleet.rows import opened
+from portico.store.keys import SigningKeys
 
 
 def status(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +90,7 @@ def test_who_lives_is_seen_by_the_clock_of_the_store(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def renewed() -> None:
-        rows = await opened(postgres_url, "a" * 16, "many")
+        rows = await opened(postgres_url, "a" * 16, "many", SigningKeys([b"k" * 32]))
         await rows.renew(None)
         await rows.close()
 

@@ -10,6 +10,7 @@ from everything import server
 __all__ = ["app", "server"]
 
 
+@server.declare
 def extra() -> str:
     """One more."""
     return "extra"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psycopg
 import pytest
 
 import postgres
 from portico.store import bus, transaction
 from portico.store.bus import Subscription
 from portico.store.database import Database
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Event
 from portico.wire.errors import UsageError
 
@@ -214,3 +219,102 @@ async def test_a_listener_that_loses_its_connection_looks_again_and_goes_on(
         async with Database(postgres_url) as other:
             await tell(other, "item", "1")
             assert await next_of(events) == Event("item", "1")
+
+
+# What others write who are none of us
+
+
+@pytest.fixture
+def notify(postgres_url: str) -> Callable[[str], None]:
+    """`notify(payload)` is a NOTIFY by a role that has no rights but to connect."""
+
+    def send(payload: str) -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(
+                "do $$ begin create role stranger; exception when duplicate_object then null; end $$; set role stranger"
+            )
+            connection.execute("select pg_notify('portico', %s)", [payload])
+
+    return send
+
+
+def packet(*events: Event, number: int = 1) -> bytes:
+    return msgspec.json.encode(bus.Packet("stranger", list(events), number, time.time()))
+
+
+async def test_a_packet_of_a_role_without_the_key_is_not_heard(
+    postgres_url: str, notify: Callable[[str], None]
+) -> None:
+    async with Database(postgres_url) as ours, Database(postgres_url) as theirs, ours.subscribe("item") as events:
+        forged = packet(Event("item", "forged"))
+        wrong = SigningKeys([os.urandom(32)]).sign(b"bus packets", forged).hex()
+        for payload in (forged.decode(), f"{wrong}.{forged.decode()}", "0" * 64 + "." + forged.decode()):
+            await asyncio.to_thread(notify, payload)
+        for garbage in ("", ".", "[" * 7000, "0" * 64 + "." + "[" * 7000, "\u2028" * 2000, "[1,[[[[[[1]]]]]]]"):
+            await asyncio.to_thread(notify, garbage)
+        await tell(theirs, "item", "honest")
+        assert await next_of(events) == Event("item", "honest")
+
+
+async def test_a_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: Callable[[str], None]) -> None:
+    copied: list[str] = []
+
+    def listen(ready: threading.Event) -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("listen portico")
+            ready.set()
+            copied.extend(one.payload for one in connection.notifies(timeout=PATIENCE, stop_after=1))
+
+    async with Database(postgres_url) as ours, Database(postgres_url) as theirs, ours.subscribe("item") as events:
+        ready = threading.Event()
+        listening = asyncio.ensure_future(asyncio.to_thread(listen, ready))
+        await asyncio.to_thread(ready.wait, PATIENCE)
+        await tell(theirs, "item", "once")
+        await listening
+        assert await next_of(events) == Event("item", "once")
+        await asyncio.to_thread(notify, copied[0])
+        await asyncio.to_thread(notify, copied[0].replace("once", "more"))
+        await tell(theirs, "item", "end")
+        # A copy is a hint at most: it has no payload.
+        found = [await next_of(events)]
+        while found[-1].payload != "end":
+            found.append(await next_of(events))
+        assert {one.payload for one in found} <= {"", "end"}
+
+
+def test_an_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> None:
+    keys = SigningKeys([os.urandom(32)])
+    ours, theirs = bus.PacketSignatures(keys), bus.PacketSignatures(keys)
+
+    def opened(number: int, age: float = 0.0) -> list[Event]:
+        made = bus.Packet("sender", [Event("item", "payload")], number, time.time() - age)
+        found = theirs.open(ours.sign(msgspec.json.encode(made)))
+        assert found is not None
+        return found.events
+
+    assert opened(2) == [Event("item", "payload")]
+    assert opened(2) == opened(1) == [Event("item")]
+    assert opened(3, age=bus.MAX_PACKET_AGE_SECONDS + 60) == [Event("item")]
+    assert opened(3) == [Event("item", "payload")]
+
+
+async def test_without_a_key_a_packet_says_only_what_to_look_at(
+    postgres_url: str, notify: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PORTICO_SEALING_KEYS")
+    async with Database(postgres_url) as ours, ours.subscribe("item") as events:
+        await asyncio.to_thread(notify, packet(Event("item", "forged")).decode())
+        assert await next_of(events) == Event("item")
+        # What the process itself has done it knows.
+        await tell(ours, "item", "own")
+        assert await next_of(events) == Event("item", "own")
+
+
+async def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "store.db-bus").mkdir()
+    (tmp_path / "store.db-bus").chmod(0o777)
+    async with Database(tmp_path / "store.db") as ours, ours.subscribe("item") as events:
+        assert "with mode 700" in caplog.text
+        assert not list((tmp_path / "store.db-bus").iterdir())
+        await tell(ours, "item", "own")
+        assert await next_of(events) == Event("item", "own")

@@ -12,8 +12,9 @@ from msgspec import Struct
 from portico.access.vault import rows as vault
 from portico.access.vault.rows import CredentialSlot
 from portico.auth.provider import rows as provider
-from portico.store.database import Database
+from portico.store.database import Database, parse
 from portico.store.errors import BadStatement
+from portico.store.keys import configured_keys
 from portico.wire.errors import UsageError
 
 ValueT = TypeVar("ValueT")
@@ -32,6 +33,10 @@ async def revoke(store: str, who: str, upstream: str | None = None) -> Revoked:
     Servers with this store hear of it at once: its access tokens are refused, and its refresh tokens are of no use. It
     may log in again: rules, and `allow` of the login, say whether it may.
     """
+    if parse(store)[0] == "postgresql" and not configured_keys():
+        raise UsageError(
+            "servers ignore a change that is not signed: set PORTICO_SEALING_KEYS to the key that they have"
+        )
     # An issuer has no fragment (RFC 8414, section 2); an id may have anything.
     issuer, _, id = who.partition("#") if who.startswith(("https://", "http://")) and "#" in who else ("", "", who)
     async with Database(store, connections=1) as database:

@@ -21,7 +21,7 @@ from portico.schema.problems import nearest
 from portico.server.asking.spent import store_of_process
 from portico.server.server import Server
 from portico.store.database import parse
-from portico.store.sqlite import MEMORY
+from portico.store.keys import MEMORY
 from portico.wire.errors import UsageError
 
 MOST_TABLES = 10_000

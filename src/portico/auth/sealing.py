@@ -11,13 +11,18 @@ import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from portico._lazy import LazyModule
+from portico.store.keys import SigningKeys, checked, configured_keys, load_keys
 from portico.wire.errors import Error, UsageError
 
+if TYPE_CHECKING:
+    from portico.store import database as database_module
+else:
+    database_module = LazyModule("portico.store.database")  # clients start without a store
+
 _NONCE = 12
-SHORTEST_KEY = 16
 
 
 class Unsealable(Error):
@@ -30,12 +35,12 @@ class KeyRing:
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
             raise UsageError("a ring of keys needs a key")
-        for key in keys:
-            if len(key) < SHORTEST_KEY:
-                raise UsageError(f"a key to seal secrets with has at least {SHORTEST_KEY} bytes, better 32")
+        checked(keys)
         # Whatever the length of a secret, a key of AES has 32 bytes.
         self._keys = {_id_of(key): sha256(b"portico seal\0" + key).digest() for key in keys}
         self._first = _id_of(keys[0])
+        # For rows that may be read, and must not be changed.
+        self.signing = SigningKeys(keys)
 
     def seal(self, plain: bytes, place: str) -> str:
         nonce = os.urandom(_NONCE)
@@ -64,37 +69,18 @@ class KeyRing:
 
 
 def ring_for(store: str | None, keys: Sequence[str]) -> KeyRing:
-    """The keys that were configured; else, beside a database that is a file, a file of its own for its owner alone."""
-    given = [key.encode() for key in (*keys, *os.environ.get("PORTICO_SEALING_KEYS", "").split(",")) if key]
-    if given:
-        return KeyRing(given)
-    scheme, separator, rest = (store or "").partition("://")
-    path = rest if separator and scheme == "sqlite" else "" if separator else scheme
-    if separator and scheme != "sqlite":
+    """Return the key ring of a store: `keys` and PORTICO_SEALING_KEYS, else the key file beside a SQLite database.
+
+    Raises UsageError for PostgreSQL without a key.
+    """
+    given = [*(key.encode() for key in keys if key), *configured_keys()]
+    found = given or load_keys(*database_module.parse(store or ""))
+    if not found:
         raise UsageError(
             "secrets in a database that several machines share need a key that they share: set PORTICO_SEALING_KEYS, "
             "or keys in the file"
         )
-    if path.strip("/") in ("", ":memory:"):
-        return KeyRing([os.urandom(32)])
-    return KeyRing(_from_file(Path("/" + path.lstrip("/") if separator else path).with_suffix(".keys")))
-
-
-def _from_file(path: Path) -> list[bytes]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        found = [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
-        if not found:
-            raise UsageError(f"{path} is to hold the keys that secrets are sealed with, and it is empty") from None
-        return found
-    key = urlsafe_b64encode(os.urandom(32))
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return [key]
+    return KeyRing(found)
 
 
 def digest(secret: str) -> str:

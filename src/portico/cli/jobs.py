@@ -18,7 +18,7 @@ from portico.server.tasks.engine import MIGRATIONS
 from portico.server.tasks.jobs import Job, now
 from portico.store.database import Database, parse
 from portico.store.folder import data_directory
-from portico.store.sqlite import MEMORY
+from portico.store.keys import MEMORY
 from portico.wire.errors import UsageError
 
 # How often --watch draws at least; changes are drawn when they come.

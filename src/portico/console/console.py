@@ -12,6 +12,7 @@ from typing import Any, Literal
 from portico import __version__
 from portico.access.audit.audit import CallAudit
 from portico.access.rules import AccessRules
+from portico.console.gate import visitor_of
 from portico.console.happening import HappeningService, UpstreamsService
 from portico.console.oauth_chain import OAuthService
 from portico.console.questions import Questions
@@ -95,7 +96,7 @@ class Console:
     async def about(self, ctx: Context) -> ToolResult:
         """What this console is, and which parts it has."""
         info = self.server.info if self.subject is None else self.subject.info
-        principal = ctx.principal
+        principal = visitor_of(ctx)
         return shown(
             {
                 "name": info.title or info.name,

@@ -14,7 +14,7 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,10 @@ from portico.auth.principal import BearerTokens, Principal
 from portico.transport.http.exchange import is_near
 from portico.transport.http.headers import LOOPBACK
 from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request
-from portico.wire.errors import UsageError
+from portico.wire.errors import ToolError, UsageError
+
+if TYPE_CHECKING:
+    from portico.server.asking.context import Context
 
 KEY_HEADER = b"portico-console"
 # A link that was not opened is no good after this.
@@ -81,12 +84,30 @@ class ConsoleAccess(Struct, frozen=True):
         return cls(scope)
 
 
-class PageVisitor(Struct, frozen=True):
-    """A browser that has signed in. Without a principal it is the owner of this process, as on stdio."""
+# The owner of this process, who has opened a link that it has printed. No issuer has such a name.
+OWNER = Principal("owner", issuer="portico console")
+
+
+class PageVisitor(Struct, frozen=True, forbid_unknown_fields=True):
+    """A browser that has signed in: as the owner of this process (`OWNER`), or as the principal of its token."""
 
     id: str
     until: float
-    principal: Principal | None = None
+    principal: Principal
+
+
+def visitor_of(ctx: Context) -> Principal | None:
+    """Return the principal that has signed in to the console; None for its owner.
+
+    The owner is a principal too, or the program that has made the console and calls it inside of its process. Raises
+    ToolError for a caller over HTTP that has not signed in.
+    """
+    principal: Principal | None = ctx.principal
+    if principal == OWNER:
+        return None
+    if principal is None and ctx.address is not None:
+        raise ToolError("Sign in first.", kind="PermissionError")
+    return principal
 
 
 class ConsoleGate:
@@ -154,9 +175,6 @@ class ConsoleGate:
 
     def refuse_unknown(self, request: Request) -> Answer | None:
         """The part of it that is about who, and not about from where."""
-        if request.hops:
-            # Another process has looked at the cookie, which it keeps to itself; who has left is known here.
-            return self.unknown() if request.headers.get(KEY_HEADER, b"") in self._left else None
         visitor = self.visitor(request)
         if visitor is None:
             return self.unknown()
@@ -176,7 +194,11 @@ class ConsoleGate:
         text = self._verified(self._cookie_kind, found.decode("latin-1"))
         if text is None:
             return None
-        visitor = msgspec.json.decode(urlsafe_b64decode(text), type=PageVisitor)
+        try:
+            visitor = msgspec.json.decode(urlsafe_b64decode(text), type=PageVisitor)
+        except msgspec.DecodeError:
+            # A release that knew no owner by name has signed it.
+            return None
         key = request.headers.get(KEY_HEADER, b"")
         if not hmac.compare_digest(key, self._signature("key", visitor.id).encode()) or visitor.until <= time.time():
             return None
@@ -205,7 +227,7 @@ class ConsoleGate:
         about += "; Secure" if request.secure else ""
         headers = (*_PRIVATE, (b"set-cookie", b"%b=%b; %b" % (_cookie_name(request), cookie.encode(), about.encode())))
         key = self._signature("key", visitor.id)
-        if visitor.principal is not None:
+        if visitor.principal != OWNER:
             self._shown[key.encode()] = bearer
             if len(self._shown) > MOST_SHOWN:
                 self._shown.popitem(last=False)
@@ -214,8 +236,10 @@ class ConsoleGate:
     async def _welcome(self, token: str, bearer: bytes, request: Request) -> PageVisitor | None:
         principal, ends = await self._identified(bearer, request)
         # Only a link is for the owner: who has a token has it for what it may do at the endpoint.
-        if principal is None and (self.access.scope is not None or not await self._is_link(token)):
-            return None
+        if principal is None:
+            if self.access.scope is not None or not await self._is_link(token):
+                return None
+            principal = OWNER
         until = time.time() + SESSION_SECONDS
         return PageVisitor(secrets.token_urlsafe(12), min(until, ends or until), principal)
 
@@ -228,15 +252,17 @@ class ConsoleGate:
         headers = type(request.headers)({**request.headers, b"authorization": bearer})
         shown = msgspec.structs.replace(request, headers=headers, query="", body=b"", principal=None)
         principal = await self.identify(shown)
-        if not isinstance(principal, Principal) or principal.lacks({self.access.scope}):
+        if not isinstance(principal, Principal) or principal == OWNER or principal.lacks({self.access.scope}):
             return None, None
         return principal, shown.until
 
     async def stands(self, request: Request) -> bool:
         """Whether the token that a visitor came with is still good for the same person. It is known where they have
         signed in, which is the process that all requests of the page are sent to."""
-        if request.principal is None:
+        if request.principal == OWNER:
             return True
+        if request.principal is None:
+            return False
         bearer = self._shown.get(request.headers.get(KEY_HEADER, b""))
         principal = None if bearer is None else (await self._identified(bearer, request))[0]
         return principal is not None and principal.identity == request.principal.identity
@@ -251,7 +277,7 @@ class ConsoleGate:
     def logout(self, request: Request) -> Answer:
         """From now on this browser is unknown."""
         now = time.time()
-        if request.hops or self.visitor(request) is not None:
+        if self.visitor(request) is not None:
             kept = {key: until for key, until in self._left.items() if until > now}
             self._left = {**kept, request.headers.get(KEY_HEADER, b""): now + SESSION_SECONDS}
             self._shown.pop(request.headers.get(KEY_HEADER, b""), None)

@@ -19,7 +19,7 @@ from portico._lazy import LazyModule
 from portico.auth.principal import BearerTokens
 from portico.console.files import PageFiles
 from portico.console.frame import FRAME, frame
-from portico.console.gate import APART, TOKEN_SECONDS, ConsoleAccess, ConsoleGate
+from portico.console.gate import APART, OWNER, TOKEN_SECONDS, ConsoleAccess, ConsoleGate
 from portico.rpc.metrics import Metrics
 from portico.server.server import Server
 from portico.store.folder import data_directory
@@ -89,9 +89,8 @@ class ConsoleSite:
     # Answering the page
 
     def _answer(self, request: Request, writer: ResponseWriter) -> None:
-        # Who has left since it was let in is out, and only one process knows. From where it came was judged by the one
-        # that has sent it on.
-        refused = self.gate.refuse_unknown(request) if request.hops else self.gate.refuse_call(request)
+        # Who has left since it was let in is out, and only one process knows.
+        refused = self.gate.refuse_call(request)
         if refused is not None:
             writer.answer(refused)
             return
@@ -108,7 +107,7 @@ class ConsoleSite:
 
     def _sign_in(self, request: Request, writer: ResponseWriter) -> None:
         """In the process that will be asked, which remembers who came with what."""
-        if request.hops or len(request.body) <= LONGEST_FORM:
+        if len(request.body) <= LONGEST_FORM:
             self._by_first(request, writer, lambda: self._later(writer, self._login_here(request, writer)))
         else:
             writer.answer(Answer(413, TEXT, b"Content too large\n"))
@@ -119,13 +118,13 @@ class ConsoleSite:
         writer.answer(await self._login(request))
 
     def _sign_out(self, request: Request, writer: ResponseWriter) -> None:
-        if not request.hops and self.gate.visitor(request) is None:
+        if self.gate.visitor(request) is None:
             writer.answer(self.gate.logout(request))
         else:
             self._by_first(request, writer, lambda: writer.answer(self.gate.logout(request)))
 
     def _answer_here(self, request: Request, writer: ResponseWriter) -> None:
-        if self._endpoint is not None and request.principal is None:
+        if self._endpoint is not None and request.principal == OWNER:
             self._endpoint.post(request, writer)
         else:
             self._later(writer, self._answer_later(request, writer))

@@ -12,6 +12,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico.auth.principal import Principal
 from portico.client.client import Client
+from portico.console.gate import visitor_of
 from portico.console.known import known_services
 from portico.console.questions import Action, PageAnswer, Questions
 from portico.console.shown import say, shown
@@ -95,7 +96,7 @@ class TargetService(Service):
     ) -> ToolResult:
         """What a target offers, or what it would show to another principal."""
         found = self._targets.get(target)
-        principal = ctx.principal if as_principal is None else as_principal.principal()
+        principal = visitor_of(ctx) if as_principal is None else as_principal.principal()
         items = await self._listed(ctx, found, kind, principal, named=as_principal is not None)
         answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
         if kind == "tools":
@@ -118,7 +119,7 @@ class TargetService(Service):
     async def lint(self, target: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """What is wrong with the tools of a target, as `portico contracts lint` says it."""
         found = self._targets.get(target)
-        items = await self._listed(ctx, found, "tools", ctx.principal)
+        items = await self._listed(ctx, found, "tools", visitor_of(ctx))
         info = found.state.server
         contract = definitions.contract_of(
             items,
@@ -205,9 +206,9 @@ class TargetService(Service):
         other: AsPrincipal | None = None,
     ) -> ToolResult:
         found = self._targets.get(target)
-        if other is not None and ctx.principal is not None:
+        if other is not None and visitor_of(ctx) is not None:
             raise ToolError("who has logged in calls in their own name")
-        principal = ctx.principal if other is None else other.principal()
+        principal = visitor_of(ctx) if other is None else other.principal()
         run = partial(
             found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params),
             seconds, asker=_who(ctx),
@@ -229,7 +230,7 @@ class TargetService(Service):
     async def subscribe(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """Be told when a resource changes."""
         found = self._targets.get(target)
-        other = self._as(ctx, found, ctx.principal, named=False)
+        other = self._as(ctx, found, visitor_of(ctx), named=False)
         if other is not None:
             # All pages are told by one connection, the owner's: so who asks has to be one who may read it.
             async with other as client:
@@ -309,8 +310,9 @@ class OpeningService(Service):
 
 
 def _who(ctx: Context) -> str | None:
-    """Who has logged in; None is the owner of this process."""
-    return None if ctx.principal is None else str(ctx.principal.identity)
+    """Return the identity of the visitor; None for the owner of this process."""
+    principal = visitor_of(ctx)
+    return None if principal is None else principal.identity
 
 
 def _progress(ctx: Context, said: ProgressParams) -> None:

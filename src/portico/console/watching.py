@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from portico.console.gate import visitor_of
 from portico.console.shown import say, shown
 from portico.console.wirelog import short
 from portico.server.asking.context import Context
@@ -90,12 +91,13 @@ class WatchService(Service):
 
     async def _tell(self, ctx: Context, seen: dict[str, Any]) -> str:
         # Who came with a token is asked for it again: it may have been taken back.
-        until = time.monotonic() + (LONGEST_SECONDS if ctx.principal is None else JUDGED_SECONDS)
+        principal = visitor_of(ctx)
+        until = time.monotonic() + (LONGEST_SECONDS if principal is None else JUDGED_SECONDS)
         while time.monotonic() < until:
             for name in seen:
                 said, seen[name] = self.topics[name].news(seen[name])
-                if said is not None and name == "questions" and ctx.principal is not None:
-                    said = {"questions": self._questions.waiting(ctx.principal.identity)}
+                if said is not None and name == "questions" and principal is not None:
+                    said = {"questions": self._questions.waiting(principal.identity)}
                 if said is not None:
                     say(ctx, name, said)
             if self._ended or self.draining():

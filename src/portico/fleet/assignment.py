@@ -31,6 +31,8 @@ class Assignment(Struct, kw_only=True):
     sockets: list[int]
     # Those of the other places, each of which has sockets of its own: for a while without a worker there.
     others: dict[int, list[int]] = {}
+    # The sockets that workers of other machines send requests to: all workers have the same.
+    internal: list[int] = []
     # What all workers of one supervisor seal and sign with.
     key: bytes
     # A folder for the sockets by which workers reach each other.
@@ -52,6 +54,10 @@ class Post:
     @property
     def sockets(self) -> list[socket.socket]:
         return [socket.socket(fileno=number) for number in self.assignment.sockets]
+
+    @property
+    def internal(self) -> list[socket.socket]:
+        return [socket.socket(fileno=number) for number in self.assignment.internal]
 
     def copies(self, place: int) -> list[socket.socket]:
         """The sockets of another place."""
@@ -91,7 +97,8 @@ def take() -> Post | None:
         if not part or len(read) > LONGEST_LINE:
             raise UsageError("the supervisor of this worker is gone")
     post = Post(line, _decoder.decode(read))
-    for number in (*post.assignment.sockets, *chain.from_iterable(post.assignment.others.values())):
+    told = post.assignment
+    for number in (*told.sockets, *told.internal, *chain.from_iterable(told.others.values())):
         os.set_inheritable(number, False)
     return post
 

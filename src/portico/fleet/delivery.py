@@ -1,7 +1,8 @@
 """How a request gets to another worker, and what becomes of one that another has sent on to us.
 
 On this machine its connection is handed over, or it is sent on by a socket of the folder; to another machine it is sent
-on over HTTP. Once: what may have arrived is not sent again.
+on over HTTP, to the internal listener of a worker there. No request that claims to be sent on is taken at the address
+that clients use. Once: what may have arrived is not sent again.
 """
 
 from __future__ import annotations
@@ -81,17 +82,8 @@ class Delivery:
         """
         if target == self._worker or await self._is_stopped(target):
             return None
-        principal = request.principal if isinstance(request.principal, Principal) else None
-        envelope = Forwarding(
-            to=target,
-            principal=principal,
-            until=request.until,
-            peer=request.peer,
-            root=request.root,
-            secure=request.secure,
-            hops=request.hops + 1,
-            seeks=seeks,
-        )
+        envelope = _envelope(target, request)
+        envelope.seeks = seeks
         if whole and isinstance(writer, Turn):
             handed = await self._hand(target, request, writer, seeks)
             if handed is not None:
@@ -100,6 +92,21 @@ class Delivery:
         outcome = await sending.send(self._folder.path(target), request, writer, sealed, self._listening)
         if outcome is None:
             outcome = await self._send_far(target, request, writer, sealed)
+        if outcome == "lost" and request.method == "POST":
+            raise MaybeDone
+        return outcome
+
+    async def send_page(self, target: str, request: Request, writer: ResponseWriter) -> sending.Outcome | None:
+        """Send a request for a page to a worker of this machine, with its cookie: that worker checks it again."""
+        if await self._is_stopped(target):
+            return None
+        envelope = _envelope(target, request)
+        # The visitor is known by the cookie alone.
+        envelope.principal = envelope.until = None
+        sealed = self._envelopes.seal(envelope, request)
+        outcome = await sending.send(
+            self._folder.path(target), request, writer, sealed, self._listening, with_cookie=True
+        )
         if outcome == "lost" and request.method == "POST":
             raise MaybeDone
         return outcome
@@ -248,6 +255,10 @@ class Delivery:
         if envelope is None or not 1 <= envelope.hops <= MOST_HOPS:
             writer.answer(_not_ours(request))
             return
+        if request.internal == "network" and self._exchange.is_page(request):
+            # Pages are for the machine that their visitors have come to.
+            writer.answer(_not_ours(request))
+            return
         if envelope.to != self._worker:
             self._pass_on(envelope, request, writer)
             return
@@ -280,6 +291,18 @@ class Delivery:
             writer.abort()
         elif outcome != "answered":
             writer.answer({"leaving": sending.LEAVING, "absent": sending.ABSENT}.get(outcome or "", sending.GONE))
+
+
+def _envelope(target: str, request: Request) -> Forwarding:
+    return Forwarding(
+        to=target,
+        principal=request.principal if isinstance(request.principal, Principal) else None,
+        until=request.until,
+        peer=request.peer,
+        root=request.root,
+        secure=request.secure,
+        hops=request.hops + 1,
+    )
 
 
 def _not_ours(request: Request) -> Answer:

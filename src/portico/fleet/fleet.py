@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,10 +22,11 @@ from portico.fleet.lease import WorkerLease
 from portico.fleet.own_sessions import OwnSessions
 from portico.fleet.rows import FleetRows, opened
 from portico.fleet.searching import LEAVING_SECONDS, Again, SessionSearch
-from portico.fleet.signing import Forwardings, SessionIds, SigningKeys
+from portico.fleet.signing import Forwardings, SessionIds
 from portico.fleet.spreading import Spreading
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
+from portico.store.keys import SigningKeys
 from portico.supervision import BackgroundTasks
 from portico.transport.http import refusals
 from portico.transport.http.elsewhere import OtherSessions
@@ -54,9 +57,9 @@ class FleetPlace(Struct, kw_only=True):
     store: str
     # For the sockets by which workers of one machine reach each other.
     folder: str
-    # What they sign with; None: the store has it.
+    # What they sign with; None: it is derived from the store's own key, which all processes that share it have.
     key: bytes | None = None
-    # `host:port` or `https://host:port`, by which those of other machines reach this one.
+    # `host:port` or `https://host:port`, by which those of other machines reach the internal listener of this one.
     address: str | None = None
 
 
@@ -84,8 +87,9 @@ class Fleet:
         self._folder = FleetFolder(place.folder, place.id)
         self._errands = Errands()
         self._supervisor = BackgroundTasks()
-        # For what other workers send on.
-        self._inner = Listener(exchange)
+        # For what other workers send on: those of this machine, and those of other machines.
+        self._inner = Listener(exchange, internal="machine")
+        self._network = Listener(exchange, internal="network")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rows: FleetRows | None = None
         # The sessions of the others, and when they were last looked at.
@@ -98,7 +102,8 @@ class Fleet:
         """Be one of them."""
         self._loop = asyncio.get_running_loop()
         self._folder.open()
-        self._rows = rows = await when_ready(partial(opened, self._place.store, self.id, self._place.server))
+        place = self._place
+        self._rows = rows = await when_ready(partial(opened, place.store, self.id, place.server, self._keys, place.key))
         self._lease = WorkerLease(partial(self._renew, rows), self._lease_began, self._lease_ended, alone=rows.is_local)
         self._sessions = OwnSessions(rows, self._exchange, self._errands, self._lease)
         await self._lease.renew()
@@ -118,12 +123,12 @@ class Fleet:
         await self._inner.start_on([self._folder.listen()])
 
     async def _renew(self, rows: FleetRows, late: bool) -> None:
-        self._envelopes.ahead = await rows.renew(self._place.address) - time.time()
         if self._place.key is None:
             keys = await rows.keys(self._place.server)
             if keys != self._keys.keys:
                 self._keys.keys = keys
                 self._use_keys(keys)
+        self._envelopes.ahead = await rows.renew(self._place.address) - time.time()
         if late:
             taken = await self._sessions.drop_taken()
             if taken:
@@ -148,11 +153,16 @@ class Fleet:
     def is_doubtful(self) -> bool:
         return self._lease.is_over
 
-    def listens_at(self, address: str | None) -> None:
-        """Now it is known where other machines reach us."""
+    async def listen_for_machines(
+        self, sockets: Sequence[socket.socket], address: str | None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Take requests that workers of other machines send on, by these sockets, and announce where that is."""
+        if self._rows is None or not sockets:
+            return
+        await self._network.start_on(sockets, tls)
         self._place.address = address
-        if self._rows is not None and address is not None:
-            self._errands.do(self._say_address(self._rows, address))
+        if address is not None:
+            await self._say_address(self._rows, address)
 
     async def _say_address(self, rows: FleetRows, address: str) -> None:
         try:
@@ -180,9 +190,11 @@ class Fleet:
             self.delivery.refuse_connections()
         # No more comes by a path that is not there; what has come already is answered.
         self._folder.remove(self.id)
+        self._network.retire()
         await self._inner.emptied(LAST_SECONDS, least=LEAVING_SECONDS)
         await self._inner.stop(0)
         self._supervisor.cancel()
+        await self._network.stop(0)
         self._errands.cancel()
         if self._rows is not None:
             self._lease.close()
@@ -272,7 +284,7 @@ class Fleet:
 
     async def _send_to(self, worker: str, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> None:
         try:
-            outcome = await self.delivery.send(worker, request, writer, whole=False)
+            outcome = await self.delivery.send_page(worker, request, writer)
         except Exception:
             log.warning("a request could not be sent on to the first worker")
             writer.answer(refusals.busy(request))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
 from hashlib import sha256
 
 from portico.fleet import handing
+from portico.store.folder import data_directory
 from portico.transport.http.place import BACKLOG
-from portico.wire.errors import UsageError
+
+log = logging.getLogger("portico")
 
 LONGEST_PATH = 100
 
@@ -72,12 +75,41 @@ class FleetFolder:
 
 
 def shared_folder(store: str, server: str) -> str:
-    """A folder of this user, the same for all processes of this machine that are one server by their store."""
+    """Return a folder of this user alone, the same for all processes of this machine that share a store as one server.
+
+    A folder that another user has made first, or can write to, is never used: then the next place is tried, and in the
+    end a new folder, where no process finds the others.
+    """
     name = f"portico-{os.getuid()}-{sha256(f'{store} {server}'.encode()).hexdigest()[:12]}"
-    path = os.path.join(tempfile.gettempdir(), name)
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    about = os.lstat(path)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise UsageError(f"{path} is to be a folder for this user alone, and is not")
+    for parent in _parents():
+        path = os.path.join(parent, name)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError:
+            continue
+        if _is_private(path):
+            return path
+        log.warning("%s is not used: it must be a folder of this user, with mode 700", path)
+    path = tempfile.mkdtemp(prefix="portico-")
+    log.warning("other processes of this machine do not find this one: its sockets are in %s", path)
     return path
+
+
+def _parents() -> Iterator[str]:
+    """Yield the folders that are tried. In the first and the last no other user can make anything."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime) and _is_private(runtime):
+        yield runtime
+    yield tempfile.gettempdir()
+    yield str(data_directory())
+
+
+def _is_private(path: str) -> bool:
+    """Whether it is a folder that no other user can read or write. A link may lead elsewhere by the next moment."""
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077

@@ -104,9 +104,11 @@ class OwnSessions:
     async def _go_on(self, endpoint: Endpoint, row: SessionRow) -> bool:
         """Be what its row says. Raises UnreadableSession, and NoRoom."""
         try:
+            if not self._rows.is_authentic(row):
+                raise ValueError("its signature is missing or wrong")
             memo = row.read()
-        except (msgspec.DecodeError, RecursionError) as failure:
-            log.warning("a session has ended, because what was written of it cannot be read: %s", failure)
+        except (ValueError, msgspec.DecodeError, RecursionError) as failure:
+            log.warning("a session has ended, because its row in the store cannot be used: %s", failure)
             self._rows.remove(row.id)
             raise UnreadableSession from None
         self._paths[row.id] = row.path

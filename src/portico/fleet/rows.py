@@ -26,8 +26,10 @@ from portico.fleet.session_rows import Held, Rows, SessionRow
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, StoreError
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 from portico.transport.http.memo import SessionMemo
+from portico.wire.errors import UsageError
 
 T = TypeVar("T")
 log = logging.getLogger("portico")
@@ -37,6 +39,8 @@ LEASE_SECONDS = 15.0
 # When a key is replaced, and how long until every worker has seen the new one.
 ROTATE_SECONDS = 30 * 86400.0
 SPREAD_SECONDS = 60.0
+# There are two or three; a role that can write rows may add many.
+MAX_KEYS = 8
 # How long a store that is away is waited for.
 PATIENCE_SECONDS = 3.0
 # Then those whose clients wait do not ask again for so long.
@@ -46,6 +50,8 @@ TOPIC = "portico changes"
 MOST_AT_ONCE = 500
 # Before what could not be written is tried again.
 PAUSE_SECONDS = 1.0
+
+_WORKERS, _CHANGES = b"rows of workers", b"rows of changes"
 
 
 class WorkerRow(Struct, frozen=True):
@@ -62,6 +68,8 @@ class WorkerRow(Struct, frozen=True):
     pid: int | None = None
     version: str | None = None
     started_at: float | None = None
+    # Of the id, the server and the address: requests are sent there, with what their clients have said.
+    signature: str | None = None
 
 
 class FoundWorker(Struct, frozen=True):
@@ -73,6 +81,8 @@ class FoundWorker(Struct, frozen=True):
 
 
 class SigningKeyRow(Struct, frozen=True):
+    """What a key is derived from, together with the store's own key. It is of no use to a role that can read it."""
+
     secret: str
     created_at: float
 
@@ -80,10 +90,11 @@ class SigningKeyRow(Struct, frozen=True):
 class FleetRows:
     """What one worker reads and writes. Writes go together, in the order in which they were asked for."""
 
-    def __init__(self, database: Database, worker: str, server: str) -> None:
+    def __init__(self, database: Database, worker: str, server: str, signing: SigningKeys) -> None:
         self._database = database
         self._worker = worker
         self._server = server
+        self._signing = signing
         self._began = time.time()
         self._away_until = 0.0
         # What is to be written: a row, or None where it is to be removed.
@@ -146,7 +157,7 @@ class FleetRows:
     async def _put(self, owner: str | None, rows: Rows) -> None:
         known = {id for id in rows if self._kept.get(id)}
         await self._database.write(
-            partial(session_rows.put, self._worker, owner, rows, known), isolation="read committed"
+            partial(session_rows.put, self._signing, self._worker, owner, rows, known), isolation="read committed"
         )
 
     def _settle(self, id: str, ours: bool) -> None:
@@ -175,6 +186,9 @@ class FleetRows:
 
     async def _find_all(self, ids: list[str]) -> dict[str, SessionRow]:
         return await self._database.read(partial(session_rows.find, ids))
+
+    def is_authentic(self, row: SessionRow) -> bool:
+        return row.is_authentic(self._signing)
 
     async def adopt(self, id: str, owner: str | None) -> bool:
         """Take a session over from a worker that is gone. Whether it was still that one's."""
@@ -220,13 +234,23 @@ class FleetRows:
     # The keys
 
     async def keys(self, server: str) -> list[bytes]:
-        """What the workers of a server sign with, the one in use first. One that is old is replaced."""
+        """Return the keys that the workers of a server sign with, the one in use first.
+
+        Each is derived from a row and from the store's own key, which is not in the store: a role that can read or
+        write the row does not know the key. Raises UsageError where the store has no key.
+        """
+        roots = self._database.load_keys()
+        if not roots:
+            raise UsageError(
+                "processes that share a PostgreSQL database need a key that is not in it: set PORTICO_SEALING_KEYS"
+            )
         now, kept = await self._database.read(lambda tx: (tx.now(), _keys(server, tx)))
         if not kept or now - kept[0].created_at > ROTATE_SECONDS:
             kept = await self._database.write(partial(_add_key, server))
         # One that others may not know yet opens, and does not sign.
         known = [row for row in kept if now - row.created_at > SPREAD_SECONDS] or kept[-1:]
-        return [bytes.fromhex(row.secret) for row in (*known, *(row for row in kept if row not in known))]
+        ordered = (*known, *(row for row in kept if row not in known))
+        return [_derived(root, server, row) for root in roots for row in ordered]
 
     # The workers
 
@@ -235,6 +259,7 @@ class FleetRows:
         row = WorkerRow(
             self._worker, address, 0.0,
             self._server, socket.gethostname(), os.getpid(), __version__, self._began,
+            self._signing.sign_row(_WORKERS, self._worker, self._server, address),
         )  # fmt: skip
         return await self._database.write(partial(_renew, row), isolation="read committed")
 
@@ -242,7 +267,14 @@ class FleetRows:
         return await self._asked(self._find_worker, id)
 
     async def _find_worker(self, id: str) -> FoundWorker | None:
-        return await self._database.read(partial(_worker, id))
+        now, row = await self._database.read(partial(_worker, id))
+        if row is None:
+            return None
+        address = row.address
+        if not self._signing.is_row_signed(_WORKERS, row.signature, id, self._server, address):
+            # Requests would be sent to a host that another role has chosen.
+            address = None
+        return FoundWorker(address, row.lease_until > now, row.lease_until)
 
     async def bury(self, id: str) -> None:
         """Remove the row of a worker that is known to be gone."""
@@ -266,9 +298,12 @@ class FleetRows:
 
         def publish(tx: Transaction) -> None:
             for method, name in lasting:
+                id = os.urandom(8).hex()
+                signature = self._signing.sign_row(_CHANGES, id, self._server, method, name)
                 tx.run(
-                    "insert into portico_run_time_change (id, server, method, name, made_at) values (?, ?, ?, ?, ?)",
-                    (os.urandom(8).hex(), self._server, method, name, tx.now()),
+                    "insert into portico_run_time_change (id, server, method, name, made_at, signature) "
+                    "values (?, ?, ?, ?, ?, ?)",
+                    (id, self._server, method, name, tx.now(), signature),
                 )
             for one in changes:
                 tx.publish(TOPIC, one)
@@ -277,7 +312,12 @@ class FleetRows:
 
     async def kept_changes(self) -> list[tuple[str, str]]:
         """What was told so, in order; forgotten when no other worker of this server is left that knows of it."""
-        return await self._database.write(partial(_kept_changes, self._worker, self._server))
+        rows = await self._database.write(partial(_kept_changes, self._worker, self._server))
+        return [
+            (method, name)
+            for id, method, name, signature in rows
+            if self._signing.is_row_signed(_CHANGES, signature, id, self._server, method, name)
+        ]
 
     def heard(self) -> Subscription:
         return self._database.subscribe(TOPIC)
@@ -299,22 +339,28 @@ def _done(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-async def opened(url: str, worker: str, server: str) -> FleetRows:
-    database = await Database(url, patience=PATIENCE_SECONDS, connections=2).open()
+async def opened(url: str, worker: str, server: str, signing: SigningKeys, key: bytes | None = None) -> FleetRows:
+    """Open the rows of a fleet. `key`: what its processes share already, instead of the store's own key."""
+    keys = None if key is None else [key]
+    database = await Database(url, patience=PATIENCE_SECONDS, connections=2, keys=keys).open()
     try:
         await database.migrate("fleet", MIGRATIONS)
     except BaseException:
         await database.close()
         raise
-    return FleetRows(database, worker, server)
+    return FleetRows(database, worker, server, signing)
 
 
 def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
     return tx.all(
         SigningKeyRow,
-        "select secret, created_at from portico_fleet_key where server = ? order by created_at desc, id",
-        (server,),
+        "select secret, created_at from portico_fleet_key where server = ? order by created_at desc, id limit ?",
+        (server, MAX_KEYS),
     )
+
+
+def _derived(root: bytes, server: str, row: SigningKeyRow) -> bytes:
+    return SigningKeys([root]).sign(b"fleet key", f"{server}\0{row.secret}".encode())
 
 
 def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
@@ -342,12 +388,12 @@ def _renew(row: WorkerRow, tx: Transaction) -> float:
     return now
 
 
-def _worker(id: str, tx: Transaction) -> FoundWorker | None:
-    row = tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
-    return None if row is None else FoundWorker(row.address, row.lease_until > tx.now(), row.lease_until)
+def _worker(id: str, tx: Transaction) -> tuple[float, WorkerRow | None]:
+    row = tx.maybe(WorkerRow, "select id, address, lease_until, signature from portico_worker where id = ?", (id,))
+    return tx.now(), row
 
 
-def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str]]:
+def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, str, str, str | None]]:
     alive = tx.one(
         int,
         "select count(*) from portico_worker where server = ? and id <> ? and lease_until > ?",
@@ -356,8 +402,8 @@ def _kept_changes(worker: str, server: str, tx: Transaction) -> list[tuple[str, 
     if not alive:
         tx.run("delete from portico_run_time_change where server = ?", (server,))
     return tx.all(
-        tuple[str, str],
-        "select method, name from portico_run_time_change where server = ? order by made_at, id",
+        tuple[str, str, str, str | None],
+        "select id, method, name, signature from portico_run_time_change where server = ? order by made_at, id",
         (server,),
     )
 

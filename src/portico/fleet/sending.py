@@ -159,10 +159,11 @@ class SentRequest(asyncio.Protocol):
             self.outcome.set_result(outcome)
 
 
-def head_of(request: Request, envelope: bytes) -> bytes:
-    """The same request for another worker: without what the client has shown to be let in."""
+def head_of(request: Request, envelope: bytes, *, with_cookie: bool = False) -> bytes:
+    """Return the head of the same request for another worker, without the credentials of the client."""
     target = quote(request.path) + (f"?{request.query}" if request.query else "")
-    pairs = [pair for pair in request.headers.items() if pair[0] not in _LEFT_OUT]
+    left_out = _LEFT_OUT - {b"cookie"} if with_cookie else _LEFT_OUT
+    pairs = [pair for pair in request.headers.items() if pair[0] not in left_out]
     pairs += [(SENT_ON, envelope), (b"content-length", b"%d" % len(request.body)), (b"connection", b"close")]
     if b"host" not in request.headers:
         pairs.append((b"host", b"localhost"))
@@ -193,6 +194,8 @@ async def send(
     writer: ResponseWriter,
     envelope: bytes,
     listening: set[SentRequest] | None = None,
+    *,
+    with_cookie: bool = False,
 ) -> Outcome | None:
     """Send it to a Unix socket by its path, to `host:port`, or to `https://host:port`. None: there is no process to
     take it. Raises Unreachable where there is one, on this machine.
@@ -203,7 +206,7 @@ async def send(
     until = time.monotonic() + CONNECT_SECONDS
 
     def made() -> SentRequest:
-        return SentRequest(writer, head_of(request, envelope), request.body)
+        return SentRequest(writer, head_of(request, envelope, with_cookie=with_cookie), request.body)
 
     try:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 from portico.transport.http.memo import SessionMemo
 
@@ -16,9 +17,18 @@ class SessionRow(Struct, frozen=True):
     owner: str | None
     path: str
     memo: str
+    # Of the id, the path and the memo, which has the principal.
+    signature: str | None = None
 
     def read(self) -> SessionMemo:
         return msgspec.json.decode(self.memo, type=SessionMemo)
+
+    def is_authentic(self, signing: SigningKeys) -> bool:
+        """Whether a worker of this fleet has written it, for this session."""
+        return signing.is_row_signed(_PURPOSE, self.signature, self.id, self.path, self.memo)
+
+
+_PURPOSE = b"rows of sessions"
 
 
 Rows = dict[str, tuple[str, SessionMemo] | None]
@@ -26,7 +36,7 @@ Rows = dict[str, tuple[str, SessionMemo] | None]
 Held = tuple[str, str | None]
 
 
-def put(worker: str, owner: str | None, rows: Rows, known: set[str], tx: Transaction) -> None:
+def put(signing: SigningKeys, worker: str, owner: str | None, rows: Rows, known: set[str], tx: Transaction) -> None:
     """Write the rows of a worker, and whose they are then. One that another has taken meanwhile is that one's; one that
     is known to have been there, and is not, was ended by another."""
     now = tx.now()
@@ -38,28 +48,34 @@ def put(worker: str, owner: str | None, rows: Rows, known: set[str], tx: Transac
         {
             "id": id,
             "owner": owner,
-            "path": row[0],
-            "memo": msgspec.json.encode(row[1]).decode(),
+            "path": path,
+            "memo": memo,
             "now": now,
             "us": worker,
+            "signature": signing.sign_row(_PURPOSE, id, path, memo),
         }
-        for id, row in rows.items()
-        if row is not None
+        for id, path, memo in [
+            (id, row[0], msgspec.json.encode(row[1]).decode()) for id, row in rows.items() if row is not None
+        ]
     ]
     tx.many(
-        "update portico_session set owner = :owner, memo = :memo, used_at = :now where id = :id and owner = :us",
+        "update portico_session set owner = :owner, memo = :memo, signature = :signature, used_at = :now "
+        "where id = :id and owner = :us",
         [one for one in written if one["id"] in known],
     )
     tx.many(
-        "insert into portico_session (id, owner, path, memo, used_at) values (:id, :owner, :path, :memo, :now) "
-        "on conflict (id) do update set owner = excluded.owner, memo = excluded.memo, "
-        "used_at = excluded.used_at where portico_session.owner = :us",
+        "insert into portico_session (id, owner, path, memo, signature, used_at) "
+        "values (:id, :owner, :path, :memo, :signature, :now) "
+        "on conflict (id) do update set owner = excluded.owner, path = excluded.path, memo = excluded.memo, "
+        "signature = excluded.signature, used_at = excluded.used_at where portico_session.owner = :us",
         [one for one in written if one["id"] not in known],
     )
 
 
 def find(ids: list[str], tx: Transaction) -> dict[str, SessionRow]:
-    rows = tx.all(SessionRow, "select id, owner, path, memo from portico_session where id in :ids", {"ids": ids})
+    rows = tx.all(
+        SessionRow, "select id, owner, path, memo, signature from portico_session where id in :ids", {"ids": ids}
+    )
     return {row.id: row for row in rows}
 
 

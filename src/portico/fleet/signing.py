@@ -6,17 +6,16 @@ made it up.
 
 from __future__ import annotations
 
-import hmac
 import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
 
 from portico.auth.principal import Principal
+from portico.store.keys import SigningKeys
 from portico.transport.http.response import Request
 
 _RANDOM, _WORKER, _MAC, _WHOLE_MAC = 16, 8, 12, 32
@@ -24,26 +23,6 @@ _IDS, _SENT = b"session ids", b"requests that are sent on"
 # How long a request that is sent on may take to arrive.
 LIFETIME_SECONDS = 60.0
 MOST_SEEN = 100_000
-# Of the body of a request whose seal does not say its digest.
-LONGEST_UNSAID = 64 * 1024
-
-
-class SigningKeys:
-    """The keys of a fleet: the first one signs, and what any of them has signed is ours."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self.keys = list(keys)
-
-    def sign(self, purpose: bytes, said: bytes) -> bytes:
-        return _signed(self.keys[0], purpose, said)
-
-    def is_signed(self, purpose: bytes, said: bytes, mac: bytes) -> bool:
-        # Of one that was cut short as much is compared as there is: its length is looked at where it is read.
-        return any(hmac.compare_digest(mac, _signed(key, purpose, said)[: len(mac)]) for key in self.keys)
-
-
-def _signed(key: bytes, purpose: bytes, said: bytes) -> bytes:
-    return hmac.digest(hmac.digest(key, purpose, "sha256"), said, "sha256")
 
 
 class SessionIds:
@@ -86,7 +65,7 @@ class Forwarding(Struct, kw_only=True, omit_defaults=True):
     seeks: bool = False
     at: float = 0.0
     nonce: str = ""
-    # The digest of its body, so that the seal can be looked at before that is read. An older release does not say it.
+    # The digest of its body, so that the seal can be looked at before that is read.
     body: str = ""
 
 
@@ -111,14 +90,8 @@ class Forwardings:
         return said + b"." + self._keys.sign(_SENT, _covered(said, request, envelope.body)).hex().encode()
 
     def may_be_ours(self, sealed: bytes, request: Request) -> bool:
-        """Whether its body may be read. Its seal holds for the body that it says."""
-        envelope = self._read(sealed, request)
-        if envelope is None:
-            return False
-        length = request.headers.get(b"content-length", b"0")
-        # Python refuses to read a number of thousands of digits.
-        small = length.isdigit() and len(length) < 10 and int(length) <= LONGEST_UNSAID
-        return bool(envelope.body) or (small and b"transfer-encoding" not in request.headers)
+        """Return whether the signature is valid for the body that the envelope announces, which may then be read."""
+        return self._read(sealed, request) is not None
 
     def open(self, sealed: bytes, request: Request) -> Forwarding | None:
         envelope = self._read(sealed, request, sha256(request.body).hexdigest())
@@ -137,8 +110,6 @@ class Forwardings:
             covered = _covered(said, request, body or envelope.body)
         except (ValueError, msgspec.DecodeError, RecursionError):
             return None
-        if body is None and not envelope.body:
-            return envelope
         if len(mac) != _WHOLE_MAC or not self._keys.is_signed(_SENT, covered, mac):
             return None
         return envelope if abs(self._now() - envelope.at) <= LIFETIME_SECONDS else None

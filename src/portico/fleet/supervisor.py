@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -117,7 +117,9 @@ class Supervisor:
         grace: float,
         command: list[str] | None = None,
         ready: Callable[[], None] = lambda: None,
+        internal: Sequence[socket.socket] = (),
     ) -> None:
+        self._internal = [one.fileno() for one in internal]
         self.slots = [Slot(one) for one in sockets]
         self.key = secrets.token_bytes(32)
         self._folder = folder
@@ -261,7 +263,7 @@ class Supervisor:
         try:
             process = subprocess.Popen(
                 self._command,
-                pass_fds=[theirs.fileno(), *numbers, *chain.from_iterable(others.values())],
+                pass_fds=[theirs.fileno(), *numbers, *self._internal, *chain.from_iterable(others.values())],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **variable(theirs)},
             )
@@ -269,7 +271,13 @@ class Supervisor:
             theirs.close()
         worker = WorkerProcess(index, secrets.token_hex(8), process, ours)
         assignment = Assignment(
-            id=worker.id, sockets=numbers, others=others, key=self.key, folder=self._folder, options=self._options
+            id=worker.id,
+            sockets=numbers,
+            others=others,
+            internal=self._internal,
+            key=self.key,
+            folder=self._folder,
+            options=self._options,
         )
         with suppress(OSError):
             ours.sendall(msgspec.json.encode(assignment) + b"\n")

@@ -49,7 +49,9 @@ class FleetWorker:
                 sockets = self._post.sockets
                 await self._listener.start_on(sockets, self._place.tls())
                 self._fleet.delivery.take_connections(self._listener)
-                self._fleet.listens_at(self._place.address(sockets[0]))
+                internal = self._post.internal
+                address = self._place.internal_address(internal[0]) if internal else None
+                await self._fleet.listen_for_machines(internal, address, self._place.tls())
                 self._post.tell(ready=True)
                 await self._stop.wait()
                 if self._retires:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from portico.server.asking.spent import use_store
 from portico.server.proofs import SharedReplays
 from portico.server.registry import run_time
 from portico.store.database import parse
-from portico.store.sqlite import MEMORY
+from portico.store.keys import MEMORY, configured_keys
 from portico.telemetry import start_telemetry
 from portico.transport import loops
 from portico.transport.http import listener
@@ -43,7 +44,10 @@ from portico.wire.revisions import Revision
 if TYPE_CHECKING:
     from portico.server.server import Server
 
+log = logging.getLogger("portico")
+
 MOST_WORKERS = 512
+_WITHOUT_KEY = "PORTICO_SEALING_KEYS is not set, so what other processes write to PostgreSQL is not trusted: %s"
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
@@ -173,6 +177,7 @@ def _supervised(
     path = _exchange_at(place, server, options).settings.path
     place.tls()
     sockets = place.open(count)
+    internal = place.open_internal(sockets[0][0]) if _spans_machines(_shared_store(server)) else []
     url = place.url(sockets[0][0], path)
     settled = {name: options.get(name) for name in ("token", "operator_token") if options.get(name)}
     with TemporaryDirectory(prefix="portico-") as folder:
@@ -183,9 +188,10 @@ def _supervised(
                 options=settled,
                 grace=place.grace,
                 ready=lambda: told(url) if told is not None else None,
+                internal=internal,
             )
         finally:
-            for one in chain.from_iterable(sockets):
+            for one in chain(chain.from_iterable(sockets), internal):
                 one.close()
             place.leave()
 
@@ -201,8 +207,11 @@ def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> F
         )
         if server.tasks is not None:
             server.store = at.store
-    else:
+    elif _has_key(store):
         at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store, server.name))
+    else:
+        log.warning(_WITHOUT_KEY, "the workers of this supervisor share sessions and changes with each other alone")
+        at = FleetPlace(id=told.id, server=server.name, store=store, folder=told.folder, key=told.key)
     return FleetWorker(post, made, place, _fleet(server, made, at))
 
 
@@ -214,7 +223,7 @@ def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
     use_store(place.store)
 
     def hear(method: str, about: str | None) -> None:
-        if method in (run_time.ADDED, run_time.REMOVED):
+        if method in run_time.METHODS:
             run_time.follow(server, method, about)
         else:
             server.subscriptions.publish(method, about)
@@ -231,17 +240,30 @@ def _shared_store(server: Server) -> str | None:
     return url if url and parse(url) != ("sqlite", MEMORY) else None
 
 
+def _has_key(store: str) -> bool:
+    """Whether processes that share a store also share a key that is not in it. A file has one beside it."""
+    return parse(store)[0] == "sqlite" or bool(configured_keys())
+
+
+def _spans_machines(store: str | None) -> bool:
+    return store is not None and parse(store)[0] == "postgresql" and _has_key(store)
+
+
 @asynccontextmanager
 async def _among_others(server: Server, made: Exchange, *, files: bool) -> AsyncIterator[Fleet | None]:
     """The server's lifespan, in which it is one of the processes that share its store; `files`: also one in a file."""
     store = _shared_store(server) if os.name == "posix" else None
     async with server.lifespan():
+        if store is not None and not _has_key(store):
+            # A role that can write to the database could act as any user: without a key its rows are not trusted.
+            log.warning(_WITHOUT_KEY, "this process shares no sessions and no changes with others")
+            store = None
         if store is None or (parse(store)[0] == "sqlite" and not files):
             yield None
             return
-        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store, server.name))
-        at.address = os.environ.get("PORTICO_ADDRESS")
-        fleet = _fleet(server, made, at)
+        fleet = _fleet(
+            server, made, FleetPlace(server=server.name, store=store, folder=shared_folder(store, server.name))
+        )
         try:
             await fleet.start()
             yield fleet
@@ -262,14 +284,20 @@ async def _serve_alone(
     """Serve in this process; others may do so at other addresses, or on other machines."""
     made = _exchange_at(place, server, options)
     async with _among_others(server, made, files=False) as fleet:
+        [sockets] = place.open()
+        await _listen_for_machines(fleet, place, sockets[0])
 
         def ready(url: str, listening: socket.socket) -> None:
-            if fleet is not None:
-                fleet.listens_at(place.address(listening))
             if told is not None:
                 told(url)
 
-        await listener.serve(made, place, ready=ready, stop=stop)
+        await listener.serve(made, place, sockets, ready=ready, stop=stop)
+
+
+async def _listen_for_machines(fleet: Fleet | None, place: Place, listening: socket.socket | None) -> None:
+    internal = [] if fleet is None else place.open_internal(listening)
+    if fleet is not None and internal:
+        await fleet.listen_for_machines(internal, place.internal_address(internal[0]), place.tls())
 
 
 async def serve_http(
@@ -330,7 +358,15 @@ def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     if _has_names(options):
         _check_public_url(server)
     made = exchange(server, _settings(server, options))
-    return Application(made, partial(_among_others, server, made, files=True))
+
+    @asynccontextmanager
+    async def living() -> AsyncIterator[None]:
+        async with _among_others(server, made, files=True) as fleet:
+            if _spans_machines(_shared_store(server)):
+                await _listen_for_machines(fleet, Place(), None)
+            yield
+
+    return Application(made, living)
 
 
 def _local_service(server: Server) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -46,6 +46,8 @@ from portico.wire.errors import MethodNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.tools import CallToolParams, ToolAnnotations
+
+ComponentT = TypeVar("ComponentT")
 
 if TYPE_CHECKING:
     from portico.auth import familiar
@@ -223,6 +225,8 @@ class Server(FamiliarServer, Registrar):
         self._chain: Handler | None = None
         self.bundles = Bundles()
         self.intake = Intake(self, structured_output, on_duplicate, resource_security)
+        # What other processes may name: see `declare`.
+        self.declared: dict[str, Any] = {}
         # What was taken away for a while.
         self.disabled: list[Component] = []
         # What single conversations are shown besides or not shown, as soon as one is.
@@ -555,21 +559,39 @@ class Server(FamiliarServer, Registrar):
     def add(self, component: Any, *, everywhere: bool = False) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.
 
-        * **everywhere** – also in the other processes that serve the same clients, where there are several. They find
-          it by its name in its module, so it has to have one; those that are started later have it too.
+        * **everywhere** – also in the other processes that serve the same clients, where there are several, and in
+          those that are started later. Each has to know it: see `declare`.
         """
         if everywhere:
-            with run_time.told_as(self.subscriptions.spread, run_time.ADDED, run_time.name_of(component)):
+            name = run_time.name_of(self.declared, component)
+            with run_time.told_as(self.subscriptions.spread, run_time.ADDED, name):
                 self.intake.add(component)
         else:
             self.intake.add(component)
 
+    def declare(self, component: ComponentT) -> ComponentT:
+        """Declare a component that may be added later in all processes: `add(component, everywhere=True)`.
+
+        Call it before the server runs, where every process does, such as at the end of a module. Other processes name
+        what they have added, and only a declared name has a meaning here. Returns the component, so that it can be
+        used as a decorator. Raises UsageError for a second component of the same name, or once several processes
+        serve.
+        """
+        if self.subscriptions.spread is not None:
+            raise UsageError("declare() must be called before the server runs, so that every process does")
+        name = run_time.declared_name(component)
+        if self.declared.setdefault(name, component) is not component:
+            raise UsageError(f"another component is declared as {name!r}")
+        return component
+
     def remove(self, name: str, *, everywhere: bool = False) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time.
 
-        * **everywhere** – also in the other processes that serve the same clients.
+        * **everywhere** – also in the other processes that serve the same clients: for what was declared (`declare`).
         """
         if everywhere:
+            if name not in self.declared:
+                raise UsageError(f"{name!r} cannot be removed everywhere: declare it first, with server.declare(…)")
             with run_time.told_as(self.subscriptions.spread, run_time.REMOVED, name):
                 self.intake.remove(name)
         else:

@@ -17,8 +17,8 @@ import logging
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
@@ -27,8 +27,9 @@ from portico._lazy import LazyModule
 from portico.store.bus import Bus, Subscription
 from portico.store.connection_threads import CompletionQueue, perform
 from portico.store.errors import CannotOpen, DatabaseClosed, StoreError
+from portico.store.keys import MEMORY, SigningKeys, load_keys
 from portico.store.migrations import load, migrate
-from portico.store.sqlite import MEMORY, Sqlite
+from portico.store.sqlite import Sqlite
 from portico.store.transaction import Engine, Event, Isolation, Transaction
 from portico.wire.errors import UsageError
 
@@ -51,13 +52,20 @@ class Database:
     """Belongs to the loop that opened it.
 
     `patience` is how many seconds a transaction waits for a lock, for others to stop changing the same rows, or for a
-    lost server to come back, before it gives up.
+    lost server to come back, before it gives up. `keys` sign events for other processes, instead of those of the store
+    (see `load_keys`).
     """
 
     def __init__(
-        self, url: str | os.PathLike[str], *, patience: float = PATIENCE_SECONDS, connections: int | None = None
+        self,
+        url: str | os.PathLike[str],
+        *,
+        patience: float = PATIENCE_SECONDS,
+        connections: int | None = None,
+        keys: Sequence[bytes] | None = None,
     ) -> None:
         self.engine, self._address = parse(os.fspath(url))
+        self._keys = keys
         self._patience = patience
         self._connections = connections or CONNECTIONS[self.engine]
         self._opened: Sqlite | Postgres | None = None
@@ -76,8 +84,18 @@ class Database:
             await engine.close()
             raise
         self._opened = engine
-        self._bus = Bus(engine.route())
+        # SQLite's route is for one user alone.
+        self._bus = Bus(engine.route(), self.signing if self.engine == "postgresql" else None)
         return self
+
+    def load_keys(self) -> list[bytes]:
+        """Return the keys of this store, which are not in it; the one in use first."""
+        return list(self._keys) if self._keys is not None else load_keys(self.engine, self._address)
+
+    @cached_property
+    def signing(self) -> SigningKeys:
+        """Signs rows, for users of this database that must not believe everything that is in it."""
+        return SigningKeys(self.load_keys())
 
     async def close(self) -> None:
         """Finish what has begun, and end the subscriptions."""

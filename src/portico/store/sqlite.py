@@ -18,12 +18,12 @@ from typing import Any
 from portico.store.bus import Route
 from portico.store.connection_threads import CompletionQueue, ThreadPool, TransactionJob, perform
 from portico.store.errors import CannotOpen, ReadOnly
+from portico.store.keys import MEMORY
 from portico.store.sqlite_bus import SqliteBus
 from portico.store.sqlite_transaction import SqliteTransaction, explain_sqlite
 
 log = logging.getLogger("portico")
 
-MEMORY = ":memory:"
 _OLDEST = (3, 35, 0)  # has `returning`
 
 # synchronous: with NORMAL a commit would survive the process but not the power (docs/decisions/store.md); fullfsync is

@@ -2,6 +2,9 @@
 
 A process that subscribes binds one; a process that publishes sends to all that are there. Nothing is polled. The socket
 of a process that was killed is removed by the next one that gets no answer from it.
+
+The folder is for one user alone, who can write to the database file as well, so packets need no signature. A folder
+that another user has made, or can write to, is not used.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import logging
 import os
 import secrets
 import socket
+import stat
 from collections import deque
 from collections.abc import Callable
 
@@ -57,6 +61,8 @@ class SqliteBus:
             # The last process to leave removes the folder, which may be just now.
             for last in (False, False, True):
                 os.makedirs(self._folder, 0o700, exist_ok=True)
+                if not _is_private(self._folder):
+                    raise PermissionError("it must be a folder of this user, with mode 700")
                 try:
                     ours.bind(f"{self._near}/{self._name}")
                     break
@@ -79,6 +85,8 @@ class SqliteBus:
     def send(self, packets: list[bytes]) -> None:
         try:
             others = os.listdir(self._folder)
+            if others and not _is_private(self._folder):
+                return
         except OSError:
             return  # no process listens
         for other in others:
@@ -116,6 +124,12 @@ class SqliteBus:
         self._out.close()
         if self._parent is not None:
             os.close(self._parent)
+
+
+def _is_private(folder: str) -> bool:
+    """Whether no other user can read or write it. A link is none: it may lead to another place by the next moment."""
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _remove(path: str) -> None:

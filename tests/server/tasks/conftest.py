@@ -32,7 +32,7 @@ def postgres_database(postgres_server: postgres.Server) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: postgres.Server, postgres_database: str) -> str:
+def postgres_url(postgres_server: postgres.Server, postgres_database: str, sealing_key: str) -> str:
     """Always the same, and empty: to create a database takes longer than most tests."""
     name = postgres_database.rpartition("/")[2].partition("?")[0]
     postgres_server.sql("drop table if exists portico_job_step, portico_job, portico_migration", name)

@@ -22,7 +22,7 @@ from portico.server.tasks.running import LeaseLost, RunningJob, Slots
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, UnfitValue
 from portico.store.transaction import Transaction
-from portico.wire.errors import InternalError
+from portico.wire.errors import InternalError, UsageError
 
 DONE = Outcome("completed", Raw(b'{"content":[]}'))
 FAILED = Outcome("completed", Raw(b'{"content":[]}'), again=True)
@@ -199,6 +199,7 @@ async def test_of_one_tool_no_more_run_at_once_in_all_processes(make: Make) -> N
 
     def create(tx: Transaction) -> None:
         for one in queued:
+            one.sign(both[0].keys)
             jobs.create(tx, one, {})
 
     await both[0].database.write(create)
@@ -253,6 +254,7 @@ async def test_what_one_leaves_another_takes(make: Make) -> None:
 
     def create(tx: Transaction) -> None:
         for one in queued:
+            one.sign(both[0].keys)
             jobs.create(tx, one, {})
 
     await both[0].database.write(create)
@@ -714,7 +716,9 @@ async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> N
     def claim(tx: Transaction) -> None:
         moment = int(time.time() * 1000)
         leases.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
-        tx.run("update portico_job set tool = 'work' where id = :id", {"id": one.id})
+        one.tool = "work"
+        one.sign(engine.keys)
+        tx.run("update portico_job set tool = ?, signature = ? where id = ?", (one.tool, one.signature, one.id))
 
     await other.database.write(claim)
     await until(other, one.id, "completed")
@@ -909,6 +913,7 @@ async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, mon
 
     def create(tx: Transaction) -> None:
         for one in lost:
+            one.sign(other.keys)
             jobs.create(tx, one, {})
 
     await other.database.write(create)
@@ -1055,3 +1060,48 @@ async def test_nobody_has_more_tasks_open_than_there_is_room_for(make: Make, mon
     await engine.create(job(owner="other"))
     await engine.cancel(first.id)
     await engine.create(job(owner="one"))
+
+
+async def test_a_job_whose_row_was_changed_or_added_by_hand_is_not_run(make: Make) -> None:
+    """Whoever can write to the store cannot run a tool, with other arguments or as another caller."""
+    ran: list[str] = []
+
+    async def body(running: RunningJob) -> None:
+        ran.append(running.job.id)
+
+    engine = await make(body, concurrency=1)
+    changes = {
+        "arguments": '{"path":"/"}',
+        "owner": "somebody",
+        "caller": '{"principal":{"id":"root"}}',
+        "signature": None,
+    }
+    later = jobs.now() + 3_600_000
+    forged = {column: await engine.create(job(run_at=later)) for column in changes}
+    unsigned = job()
+
+    def write(tx: Transaction) -> None:
+        for column, one in forged.items():
+            # The signature of one job is of no use for another.
+            value = forged["owner"].signature if column == "signature" else changes[column]
+            tx.run(f"update portico_job set {column} = ?, run_at = 0 where id = ?", (value, one.id))
+        jobs.create(tx, unsigned, {})
+
+    await engine.database.write(write)
+    for one in (*forged.values(), unsigned):
+        ended = await until(engine, one.id, "failed")
+        assert b"changed in the store" in bytes(ended.outcome)
+    honest = await engine.create(job())
+    await until(engine, honest.id, "completed")
+    assert ran == [honest.id]
+
+
+async def test_tasks_in_postgresql_need_a_key(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORTICO_SEALING_KEYS")
+
+    async def run(running: RunningJob) -> Outcome:
+        return DONE
+
+    engine = Engine("s", Database(postgres_url), dict, run)
+    with pytest.raises(UsageError, match="set PORTICO_SEALING_KEYS"):
+        await engine.start()

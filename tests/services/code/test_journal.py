@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from portico import ToolError
+from portico.extend import Transaction
 from portico.services.code import holders
 from portico.services.code.journal import Journal, RunStore, keep_output, kept_output
 from portico.services.code.saved import SavedScript, SavedScripts
@@ -85,3 +87,50 @@ async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> No
     assert await scripts.all("eve") == []
     assert not await scripts.forget("eve", "report")
     assert await scripts.forget("ann", "report")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'update portico_run set approved = \'["delete","write"]\'',
+        "update portico_run set signature = null",
+        'update portico_run_call set outcome = \'{"value":"forged"}\'',
+        "update portico_run_call set tool = 'delete'",
+        "insert into portico_run_call (run_id, n, tool, digest, place, at, outcome) "
+        "select run_id, 9, tool, digest, 9, at, outcome from portico_run_call",
+    ],
+)
+async def test_a_journal_that_was_changed_in_the_store_is_not_gone_on_with(store: RunStore, sql: str) -> None:
+    journal = Journal(store, "ann", "script")
+    journal.record(1, "write", "a", 1.5, '{"value":1}')
+    journal.approve(["write"])
+    await journal.save("paused")
+    await journal.rest()
+    await _loaded(store, journal.id)
+    assert await store.write(lambda tx: tx.run(sql)) == 1
+    assert not await Journal(store, "ann", "script", journal.id).load()
+
+
+async def test_a_saved_script_that_was_changed_in_the_store_is_not_run(store: RunStore) -> None:
+    scripts = SavedScripts(store)
+    for name in ("changed", "moved", "kept"):
+        await scripts.save("ann", SavedScript(name, "One.", "1", {}, 0.0))
+
+    def change(tx: Transaction) -> None:
+        tx.run("update portico_saved_script set code = '2' where name = 'changed'")
+        tx.run("update portico_saved_script set owner = 'eve' where name = 'moved'")
+
+    await store.write(change)
+    for owner, name in (("ann", "changed"), ("eve", "moved")):
+        with pytest.raises(ToolError, match="no saved script"):
+            await scripts.find(owner, name)
+    assert [one.name for one in await scripts.all("ann")] == ["kept"]
+    assert await scripts.all("eve") == []
+
+
+async def test_runs_in_postgresql_need_a_key(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORTICO_SEALING_KEYS")
+    store = RunStore(postgres_url)
+    with pytest.raises(ToolError, match="PORTICO_SEALING_KEYS"):
+        await Journal(store, "ann", "script").save()
+    await store.close()

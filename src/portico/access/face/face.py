@@ -134,17 +134,20 @@ class Face:
         """A client that asks for a person's consent. Raises PageRefused."""
         known = self._configured.get(client_id)
         if known is None:
-            known = await self.database.read(partial(rows.find_client, client_id=client_id, now=time.time()))
+            known = await self.database.read(
+                partial(rows.find_client, client_id=client_id, now=time.time(), ring=self.ring)
+            )
         if known is not None:
             return known
         client = await self._documents.fetch(client_id)
         now = time.time()
-        await self.database.write(partial(rows.keep_client, client=client, now=now, expires_at=now + DOCUMENT_SECONDS))
+        until = now + DOCUMENT_SECONDS
+        await self.database.write(partial(rows.keep_client, client=client, now=now, expires_at=until, ring=self.ring))
         return client
 
     async def register(self, client: KnownClient) -> None:
         now = time.time()
-        keep = partial(rows.keep_client, client=client, now=now, expires_at=now + rows.UNUSED_SECONDS)
+        keep = partial(rows.keep_client, client=client, now=now, expires_at=now + rows.UNUSED_SECONDS, ring=self.ring)
         await self.database.write(keep)
 
     async def authenticate(self, form: Mapping[str, str], basic: tuple[str, str] | None) -> KnownClient:
@@ -155,7 +158,7 @@ class Face:
         known = self._configured.get(client_id)
         if known is None:
             # However old: a document has no secret to look up, and its code or token is bound to its name.
-            known = await self.database.read(partial(rows.find_client, client_id=client_id, now=0.0))
+            known = await self.database.read(partial(rows.find_client, client_id=client_id, now=0.0, ring=self.ring))
         if known is None and self.settings.documents and is_document_url(client_id):
             known = KnownClient(id=client_id, redirect_uris=(), kind="document")
         if known is None or not authenticated(known, form, basic):
@@ -189,7 +192,9 @@ class Face:
             raise GrantRefused("unsupported_grant_type", "The grant_type is authorization_code or refresh_token.")
         if "resource" in form:
             form = {**form, "resource": target(form, self.settings, GrantRefused)}
-        done = await self.database.write(partial(redeem, face=self.settings, client=client, form=form, now=time.time()))
+        done = await self.database.write(
+            partial(redeem, face=self.settings, client=client, form=form, now=time.time(), ring=self.ring)
+        )
         if isinstance(done, rows.Reused):
             log.warning("a code or refresh token of the grant %s came again; the grant is revoked", done.grant_id)
             self._note_revoked(done.grant_id)

@@ -26,7 +26,7 @@ from portico.auth.provider import login, rows
 from portico.auth.provider.login import Identity, PendingLogin, admits
 from portico.auth.provider.presets import LoginSettings
 from portico.auth.provider.refusals import PageRefused
-from portico.auth.sealing import KeyRing, Unsealable
+from portico.auth.sealing import KeyRing, Unsealable, digest
 from portico.store.database import Database
 from portico.transport.http.pages import PageRoute
 from portico.transport.http.response import Answer, Request
@@ -56,6 +56,11 @@ class Arrived(Struct, frozen=True):
 
 Onward = Callable[[Arrived], Awaitable[Answer]]
 """What follows a login, by its purpose."""
+
+
+def _place(flow: str, browser: str) -> str:
+    """What a flow is sealed for: it cannot be moved to another one, or to another browser, by who can write rows."""
+    return f"provider_flow {digest(flow)} {digest(browser)}"
 
 
 class BrowserLogins:
@@ -105,7 +110,7 @@ class BrowserLogins:
         ]
 
     async def begin(self, flow: str, browser: str, about: Flow) -> None:
-        body = self.ring.seal(msgspec.json.encode(about), "provider_flow")
+        body = self.ring.seal(msgspec.json.encode(about), _place(flow, browser))
         await self.database.write(partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=time.time()))
 
     async def resume(self, flow: str, browser: str | None, purpose: str | None = None) -> Flow:
@@ -115,7 +120,7 @@ class BrowserLogins:
             body = await self.database.write(partial(rows.end_flow, flow=flow, browser=browser, now=time.time()))
         try:
             if body is not None:
-                found = msgspec.json.decode(self.ring.open(body, "provider_flow"), type=Flow)
+                found = msgspec.json.decode(self.ring.open(body, _place(flow, browser or "")), type=Flow)
                 if purpose is None or found.purpose == purpose:
                     return found
         except (Unsealable, msgspec.DecodeError):

@@ -1,5 +1,8 @@
 """What the face keeps, as functions of a Transaction. Each decision and what follows from it is one transaction: of
-two that present the same code at once, one is the second."""
+two that present the same code at once, one is the second.
+
+Rows that say who may have a token are signed with the sealing key: a role that can write to the database must not be
+able to make a code or a refresh token for another person's grant. Whether a row was used or revoked is not signed."""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ UNUSED_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 50_000
 MOST_FLOWS = 50_000
 
+_CLIENTS, _GRANTS, _CODES, _TOKENS = b"rows of clients", b"rows of grants", b"rows of codes", b"rows of tokens"
+
 _USED = GrantRefused("invalid_grant", "It is not valid, has expired or was used before.")
 
 
@@ -41,6 +46,11 @@ class GrantRow(Struct, frozen=True):
     created_at: float
     expires_at: float
     revoked_at: float | None = None
+    signature: str | None = None
+
+    def signed(self) -> tuple[str, ...]:
+        expires = repr(self.expires_at)
+        return self.id, self.client, self.subject, self.identity, self.scope, self.resource, expires
 
 
 class _CodeRow(Struct, frozen=True):
@@ -49,12 +59,14 @@ class _CodeRow(Struct, frozen=True):
     challenge: str
     expires_at: float
     used_at: float | None
+    signature: str | None
 
 
 class _RefreshRow(Struct, frozen=True):
     grant_id: str
     expires_at: float
     used_at: float | None
+    signature: str | None
 
 
 class Renewed(Struct, frozen=True):
@@ -73,26 +85,37 @@ class Reused(Struct, frozen=True):
 # Clients
 
 
-def find_client(tx: Transaction, client_id: str, now: float) -> KnownClient | None:
-    body = tx.maybe(
-        str,
-        "select body from provider_client where id = :id and (expires_at is null or expires_at > :now)",
+def find_client(tx: Transaction, client_id: str, now: float, ring: KeyRing) -> KnownClient | None:
+    found = tx.maybe(
+        tuple[str, str | None],
+        "select body, signature from provider_client where id = :id and (expires_at is null or expires_at > :now)",
         {"id": client_id, "now": now},
     )
-    return None if body is None else msgspec.json.decode(body, type=KnownClient)
+    if found is None or not ring.signing.is_row_signed(_CLIENTS, found[1], client_id, found[0]):
+        return None
+    return msgspec.json.decode(found[0], type=KnownClient)
 
 
-def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: float | None) -> None:
+def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: float | None, ring: KeyRing) -> None:
     tx.run("delete from provider_client where expires_at < :now", {"now": now})
     if tx.one(int, "select count(*) from provider_client") >= MOST_CLIENTS:
         # A flood pushes out what is as unused as itself, and never a client that a person has let in.
         oldest = "select id from provider_client where expires_at is not null order by created_at limit 1000"
         if not tx.run(f"delete from provider_client where id in ({oldest})"):
             raise GrantRefused("temporarily_unavailable", "There are too many clients; try again later.", 503)
+    body = json_column(client)
     tx.run(
-        "insert into provider_client (id, kind, body, created_at, expires_at) values (:id, :kind, :body, :now, :until) "
-        "on conflict (id) do update set body = excluded.body, expires_at = excluded.expires_at",
-        {"id": client.id, "kind": client.kind, "body": json_column(client), "now": now, "until": expires_at},
+        "insert into provider_client (id, kind, body, created_at, expires_at, signature) "
+        "values (:id, :kind, :body, :now, :until, :signature) on conflict (id) do update set body = excluded.body, "
+        "expires_at = excluded.expires_at, signature = excluded.signature",
+        {
+            "id": client.id,
+            "kind": client.kind,
+            "body": body,
+            "now": now,
+            "until": expires_at,
+            "signature": ring.signing.sign_row(_CLIENTS, client.id, body),
+        },
     )
 
 
@@ -129,29 +152,34 @@ def grant_code(
     """A person said yes and is who they are: a code for the client."""
     grant_id, code = secrets.token_urlsafe(16), secrets.token_urlsafe(32)
     tx.run("delete from provider_grant where expires_at < :past", {"past": now - face.access_seconds})
-    tx.run(
-        "insert into provider_grant (id, client, subject, identity, scope, resource, created_at, expires_at) values "
-        "(:id, :client, :subject, :identity, :scope, :resource, :now, :until)",
-        {
-            "id": grant_id,
-            "client": asked.client_id,
-            "subject": subject,
-            "identity": ring.seal(identity, f"provider_grant {grant_id}"),
-            "scope": " ".join(asked.scopes),
-            "resource": asked.resource,
-            "now": now,
-            "until": now + face.login_every,
-        },
+    grant = GrantRow(
+        id=grant_id,
+        client=asked.client_id,
+        subject=subject,
+        identity=ring.seal(identity, f"provider_grant {grant_id}"),
+        scope=" ".join(asked.scopes),
+        resource=asked.resource,
+        created_at=now,
+        expires_at=now + face.login_every,
     )
     tx.run(
-        "insert into provider_code (id, grant_id, redirect_uri, challenge, expires_at) values "
-        "(:id, :grant, :uri, :challenge, :until)",
+        "insert into provider_grant (id, client, subject, identity, scope, resource, created_at, expires_at, signature)"
+        " values (:id, :client, :subject, :identity, :scope, :resource, :created_at, :expires_at, :signature)",
+        msgspec.structs.asdict(grant) | {"signature": ring.signing.sign_row(_GRANTS, *grant.signed())},
+    )
+    until = now + CODE_SECONDS
+    tx.run(
+        "insert into provider_code (id, grant_id, redirect_uri, challenge, expires_at, signature) values "
+        "(:id, :grant, :uri, :challenge, :until, :signature)",
         {
             "id": digest(code),
             "grant": grant_id,
             "uri": asked.redirect_uri,
             "challenge": asked.challenge,
-            "until": now + CODE_SECONDS,
+            "until": until,
+            "signature": ring.signing.sign_row(
+                _CODES, digest(code), grant_id, asked.redirect_uri, asked.challenge, repr(until)
+            ),
         },
     )
     # It is in use: it stays.
@@ -162,18 +190,21 @@ def grant_code(
 
 
 def redeem_code(
-    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float
+    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float, ring: KeyRing
 ) -> Renewed | Reused:
     """The grant of a code. One that comes again revokes all that the first had brought (OAuth 2.1, section 4.1.3)."""
     name = digest(form.get("code", ""))
     code = tx.maybe(
         _CodeRow,
-        "select grant_id, redirect_uri, challenge, expires_at, used_at from provider_code where id = :id for update",
+        "select grant_id, redirect_uri, challenge, expires_at, used_at, signature from provider_code where id = :id "
+        "for update",
         {"id": name},
     )
-    if code is None:
+    if code is None or not ring.signing.is_row_signed(
+        _CODES, code.signature, name, code.grant_id, code.redirect_uri, code.challenge, repr(code.expires_at)
+    ):
         raise _USED
-    grant = _grant(tx, code.grant_id)
+    grant = _grant(tx, code.grant_id, ring)
     if grant.client != client.id:
         raise _USED  # another client's: it is none of this one's business whether there is such a code
     if code.used_at is not None:
@@ -185,18 +216,20 @@ def redeem_code(
     if unfit or not verifies(form.get("code_verifier", ""), code.challenge):
         revoke(tx, grant.id, now)
         return Reused(grant.id)
-    return Renewed(grant, _refresh_token(tx, face, grant, now))
+    return Renewed(grant, _refresh_token(tx, face, grant, now, ring))
 
 
 def rotate(
-    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float
+    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float, ring: KeyRing
 ) -> Renewed | Reused:
     """A refresh token for the next one. One that was used before revokes the grant (OAuth 2.1, section 4.3.1)."""
     name = digest(form.get("refresh_token", ""))
     token = _refresh(tx, name)
-    if token is None:
+    if token is None or not ring.signing.is_row_signed(
+        _TOKENS, token.signature, name, token.grant_id, repr(token.expires_at)
+    ):
         raise _USED
-    grant = _grant(tx, token.grant_id)
+    grant = _grant(tx, token.grant_id, ring)
     if grant.client != client.id:
         raise _USED
     if token.used_at is not None:
@@ -206,7 +239,7 @@ def rotate(
         raise _USED
     _check_target(form, grant)
     tx.run("update provider_refresh set used_at = :now where id = :id", {"now": now, "id": name})
-    return Renewed(grant, _refresh_token(tx, face, grant, now))
+    return Renewed(grant, _refresh_token(tx, face, grant, now, ring))
 
 
 def _check_target(form: Mapping[str, str], grant: GrantRow) -> None:
@@ -218,7 +251,7 @@ def _check_target(form: Mapping[str, str], grant: GrantRow) -> None:
 def revoke_token(tx: Transaction, client: KnownClient, token: str, now: float) -> str | None:
     """Revoke the grant of a refresh token (RFC 7009); the id of the grant if there was one of this client."""
     found = _refresh(tx, digest(token))
-    grant = None if found is None else _grant(tx, found.grant_id)
+    grant = None if found is None else tx.maybe(GrantRow, _ONE_GRANT, {"id": found.grant_id})
     if grant is None or grant.client != client.id:
         return None
     revoke(tx, grant.id, now)
@@ -227,7 +260,7 @@ def revoke_token(tx: Transaction, client: KnownClient, token: str, now: float) -
 
 def revoke_grant(tx: Transaction, client: KnownClient, grant_id: str, now: float) -> None:
     """The same, by what an access token names."""
-    grant = tx.maybe(GrantRow, "select * from provider_grant where id = :id for update", {"id": grant_id})
+    grant = tx.maybe(GrantRow, _ONE_GRANT, {"id": grant_id})
     if grant is not None and grant.client == client.id:
         revoke(tx, grant.id, now)
 
@@ -257,23 +290,36 @@ def revoked_since(tx: Transaction, moment: float) -> list[str]:
     return tx.all(str, "select id from provider_grant where revoked_at >= :moment", {"moment": moment})
 
 
-def _grant(tx: Transaction, grant_id: str) -> GrantRow:
-    return tx.one(GrantRow, "select * from provider_grant where id = :id for update", {"id": grant_id})
+_ONE_GRANT = "select * from provider_grant where id = :id for update"
+
+
+def _grant(tx: Transaction, grant_id: str, ring: KeyRing) -> GrantRow:
+    """Return a grant that we have made. Raises GrantRefused for one that was changed."""
+    grant = tx.one(GrantRow, _ONE_GRANT, {"id": grant_id})
+    if not ring.signing.is_row_signed(_GRANTS, grant.signature, *grant.signed()):
+        raise _USED
+    return grant
 
 
 def _refresh(tx: Transaction, name: str) -> _RefreshRow | None:
     return tx.maybe(
         _RefreshRow,
-        "select grant_id, expires_at, used_at from provider_refresh where id = :id for update",
+        "select grant_id, expires_at, used_at, signature from provider_refresh where id = :id for update",
         {"id": name},
     )
 
 
-def _refresh_token(tx: Transaction, face: FaceSettings, grant: GrantRow, now: float) -> str:
+def _refresh_token(tx: Transaction, face: FaceSettings, grant: GrantRow, now: float, ring: KeyRing) -> str:
     token = secrets.token_urlsafe(32)
+    name, until = digest(token), min(grant.expires_at, now + face.idle_seconds)
     tx.run("delete from provider_refresh where expires_at < :now", {"now": now})
     tx.run(
-        "insert into provider_refresh (id, grant_id, expires_at) values (:id, :grant, :until)",
-        {"id": digest(token), "grant": grant.id, "until": min(grant.expires_at, now + face.idle_seconds)},
+        "insert into provider_refresh (id, grant_id, expires_at, signature) values (:id, :grant, :until, :signature)",
+        {
+            "id": name,
+            "grant": grant.id,
+            "until": until,
+            "signature": ring.signing.sign_row(_TOKENS, name, grant.id, repr(until)),
+        },
     )
     return token

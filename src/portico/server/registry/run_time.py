@@ -1,13 +1,13 @@
 """Components that are added to a server, or removed, in all of the processes that serve its clients.
 
-Each of them runs the same code, so a component is named by its place there: `module:name`.
+Other processes name a component, and each looks the name up in a table that its own code has filled before it served:
+`server.declare`. No name that comes from outside is ever looked up in a module.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -23,45 +23,51 @@ Spread = Callable[[str, str | None], None]
 
 # What processes tell each other besides notifications.
 ADDED, REMOVED = "portico/added", "portico/removed"
+METHODS = frozenset({ADDED, REMOVED})
 
 _following: ContextVar[bool] = ContextVar("following", default=False)
 
 
-def name_of(component: Any) -> str:
-    """Its place in the code. Raises UsageError where another process would not find it."""
-    for name in (getattr(component, "__module__", ""), type(component).__module__, "__main__"):
-        module = sys.modules.get(name)
-        known = vars(module).items() if module is not None else ()
-        found = next((key for key, value in known if value is component), None)
-        if found is not None:
-            return f"{name}:{found}"
-    raise UsageError(f"{component!r} cannot be added everywhere: it stands in no module, where others would find it")
+def declared_name(component: Any) -> str:
+    """Return the name that processes know a component by. Raises UsageError for one without a name."""
+    for attribute in ("uri", "uri_template", "name", "__name__"):
+        name = getattr(component, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    raise UsageError(f"declare() needs a component with a name, got {type(component).__name__}")
+
+
+def name_of(declared: Mapping[str, Any], component: Any) -> str:
+    """Return the name by which a component was declared. Raises UsageError if it was not."""
+    for name, known in declared.items():
+        if known is component:
+            return name
+    raise UsageError(
+        f"{component!r} cannot be added everywhere: declare it before the server runs, in every process: "
+        "server.declare(component)"
+    )
 
 
 def note_alone(spread: Spread | None, component: Any) -> None:
     """Something was added here: where there are other processes, the author may have meant all of them."""
     if spread is not None and not _following.get():
         log.warning(
-            "%s was added while several processes serve, and is in one of them: server.add(…, everywhere=True) adds it "
-            "in all",
+            "%s was added while several processes serve, and is in one of them: server.declare(…) at the start and "
+            "server.add(…, everywhere=True) add it in all",
             getattr(component, "name", "a completion"),
         )
 
 
-def component_at(name: str) -> Any:
-    module, _, inner = name.partition(":")
-    found = getattr(sys.modules.get(module), inner, None)
-    if found is None:
-        raise UsageError(f"there is no {name} in this process")
-    return found
-
-
 def follow(server: Server, method: str, name: str | None) -> None:
-    """Do what another process has done."""
+    """Do what another process has done, with a component that this process has declared."""
+    component = server.declared.get(name or "")
+    if component is None:
+        log.warning("ignored a change by another process: %r is not declared in this one", name)
+        return
     with _quietly():
         try:
             if method == ADDED:
-                server.add(component_at(name or ""))
+                server.add(component)
             else:
                 server.remove(name or "")
         except UsageError as mistake:

@@ -27,7 +27,9 @@ from portico.server.tasks.workers import is_dead, new_worker
 from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import DatabaseClosed, StoreError
+from portico.store.keys import SigningKeys
 from portico.store.transaction import Event, Transaction
+from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
 
@@ -83,9 +85,20 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = AsyncExitStack()
 
+    @property
+    def keys(self) -> SigningKeys:
+        """What jobs are signed with: a role that can write rows must not be able to run tools as any caller."""
+        return self.database.signing
+
     # Beginning and end
 
     async def start(self) -> None:
+        """Begin to run jobs. Raises UsageError for PostgreSQL without PORTICO_SEALING_KEYS."""
+        if not self.keys.keys:
+            raise UsageError(
+                "tasks in PostgreSQL need a key that is not in the database, or a role that can write to it could run "
+                "any tool as any caller: set PORTICO_SEALING_KEYS"
+            )
         await self.database.open()
         try:
             await self.database.migrate("tasks", MIGRATIONS)
@@ -126,6 +139,7 @@ class Engine:
 
     async def create(self, job: Job, steps: dict[str, Raw] | None = None) -> Job:
         """Queue a job. When this returns it is on the disk."""
+        job.sign(self.keys)
         await self._write(partial(jobs.create, job=job, steps=steps or {}))
         return job
 
@@ -237,8 +251,16 @@ class Engine:
                 lambda tx: leases.claim(tx, self.name, limits, self.worker, moment, self._lease, free)
             )
             for job in claimed:
+                if not job.is_authentic(self.keys):
+                    await self._refuse(job)
+                    continue
                 self._begin(job, steps.get(job.id, {}), limited=limits.get(job.tool) is not None)
         return len(claimed)
+
+    async def _refuse(self, job: Job) -> None:
+        log.warning("the task %s is not run: the signature of its row is missing or wrong", job.id)
+        reason = "Internal error: the task was changed in the store, or queued by an earlier release; start it again"
+        await self._write(partial(jobs.end, job=job, outcome=jobs.failed(reason), now=now()))
 
     def _begin(self, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
         before = self._running.get(job.id)

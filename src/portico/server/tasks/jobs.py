@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.store.keys import SigningKeys
 from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 from portico.wire.errors import InternalError
@@ -32,6 +33,8 @@ GRACE_MS = 60_000
 PAGE = 100
 # On SQLite all others who write wait for a transaction, so one deletes no more than this.
 MOST_SWEPT = 500
+
+_PURPOSE = b"rows of tasks"
 
 CREATED, CHANGED = "portico.job.created", "portico.job.changed"
 
@@ -66,6 +69,18 @@ class Job(Struct, kw_only=True):
     # The tool refused. The two designs have different words for that.
     refused: bool = False
     outcome: Raw
+    # Of what it runs and for whom, with a key that is not in the store.
+    signature: str | None = None
+
+    def sign(self, keys: SigningKeys) -> None:
+        self.signature = keys.sign_row(_PURPOSE, *self._signed())
+
+    def is_authentic(self, keys: SigningKeys) -> bool:
+        """Return whether a process with the key of the store has queued it, with this tool, arguments and caller."""
+        return keys.is_row_signed(_PURPOSE, self.signature, *self._signed())
+
+    def _signed(self) -> tuple[str, ...]:
+        return self.id, self.server, self.tool, bytes(self.arguments).decode(), self.owner, bytes(self.caller).decode()
 
     @property
     def ended(self) -> bool:

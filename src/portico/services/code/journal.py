@@ -8,6 +8,7 @@ before anything else happens. Of what was begun and has no outcome it is not kno
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import Counter
@@ -23,8 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from portico import ToolError
-from portico.extend import BackgroundTasks, Database, StoreError, Transaction, json_column
+from portico.extend import BackgroundTasks, Database, SigningKeys, StoreError, Transaction, json_column
 from portico.services.code import holders
+
+log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 # How long runs that never ended, and outputs, are kept; and for how long a killed one is gone on with by itself.
@@ -56,6 +59,10 @@ class JournalEntry(Struct):
     at: float = 0.0
     # `{"value": …}` or `{"error": …}`, as JSON; `{"task": id}` of what goes on as a task.
     outcome: str = "{}"
+    signature: str | None = None
+
+    def signed(self, run: str) -> tuple[str, ...]:
+        return run, str(self.n), self.tool, self.digest, str(self.place), self.outcome
 
     @property
     def task(self) -> str | None:
@@ -74,6 +81,10 @@ class RunRow(Struct):
     held_until: float
     approved: list[str]
     size: int
+    signature: str | None = None
+
+    def signed(self) -> tuple[str, ...]:
+        return self.id, self.owner, self.digest, self.seed, json_column(self.approved)
 
 
 def bytes_of(text: str) -> int:
@@ -114,11 +125,21 @@ class RunStore:
         except StoreError as failure:
             raise _away() from failure
         try:
+            if not database.signing.keys:
+                raise ToolError(
+                    "Runs in PostgreSQL need a key that is not in the database, or a role that can write to it could "
+                    "run scripts as any caller: the operator has to set PORTICO_SEALING_KEYS.",
+                    kind="StorageError",
+                )
             await database.migrate("code", MIGRATIONS)
         except BaseException:
             await database.close()
             raise
         return database
+
+    async def signing(self) -> SigningKeys:
+        """What rows are signed with: those that are not are not believed."""
+        return (await self.database()).signing
 
     async def close(self) -> None:
         database, self._database = self._database, None
@@ -184,6 +205,12 @@ class Journal:
         if row is None:
             return False
         entries: list[JournalEntry] = await self._store.read(_entries, self.id)
+        signing = await self._store.signing()
+        if not signing.is_row_signed(_RUNS, row.signature, *row.signed()) or not all(
+            signing.is_row_signed(_CALLS, one.signature, *one.signed(self.id)) for one in entries
+        ):
+            log.warning("the run %s is not gone on with: the signature of a row is missing or wrong", self.id)
+            return False
         self.seed, self.begun_at, self.approved = row.seed, row.begun_at, set(row.approved)
         self.entries = {one.n: one for one in entries}
         self.places = [one for one in entries if one.place is not None]
@@ -247,7 +274,7 @@ class Journal:
             if not entries and self._stored and not self._changed and status == "running":
                 return
             try:
-                await self._store.write(_save, self._row(status), list(entries.values()))
+                await self._store.write(_save, self._row(status), list(entries.values()), await self._store.signing())
             except BaseException:
                 self._unsaved = entries | self._unsaved
                 raise
@@ -286,17 +313,20 @@ class Journal:
 
 # In the database
 
-_ROW = "id, owner, digest, status, seed, begun_at, holder, held_until, approved, size"
+_ROW = "id, owner, digest, status, seed, begun_at, holder, held_until, approved, size, signature"
+_RUNS, _CALLS = b"rows of runs", b"rows of calls"
 
 
-def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry]) -> None:
+def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry], signing: SigningKeys) -> None:
     now = time.time()
+    row.signature = signing.sign_row(_RUNS, *row.signed())
     given = {**msgspec.structs.asdict(row), "approved": json_column(row.approved), "now": now}
     added = tx.run(
         f"insert into portico_run ({_ROW}, updated_at) values (:id, :owner, :digest, :status, :seed, :begun_at, "
-        ":holder, :held_until, :approved, :size, :now) on conflict (id) do update set status = excluded.status, "
-        "holder = excluded.holder, held_until = excluded.held_until, approved = excluded.approved, "
-        "size = excluded.size, updated_at = excluded.updated_at",
+        ":holder, :held_until, :approved, :size, :signature, :now) on conflict (id) do update set "
+        "status = excluded.status, holder = excluded.holder, held_until = excluded.held_until, "
+        "approved = excluded.approved, size = excluded.size, signature = excluded.signature, "
+        "updated_at = excluded.updated_at",
         given,
     )
     assert added
@@ -304,11 +334,13 @@ def _save(tx: Transaction, row: RunRow, entries: list[JournalEntry]) -> None:
         if one.place == -1:
             tx.run("delete from portico_run_call where run_id = ? and n = ?", (row.id, one.n))
             continue
+        signature = signing.sign_row(_CALLS, *one.signed(row.id))
         tx.run(
-            "insert into portico_run_call (run_id, n, tool, digest, place, at, outcome) values (?, ?, ?, ?, ?, ?, ?) "
-            "on conflict (run_id, n) do update set place = excluded.place, at = excluded.at, "
-            "outcome = excluded.outcome",
-            (row.id, one.n, one.tool, one.digest, one.place, one.at, one.outcome),
+            "insert into portico_run_call (run_id, n, tool, digest, place, at, outcome, signature) "
+            "values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (run_id, n) do update set tool = excluded.tool, "
+            "digest = excluded.digest, place = excluded.place, at = excluded.at, outcome = excluded.outcome, "
+            "signature = excluded.signature",
+            (row.id, one.n, one.tool, one.digest, one.place, one.at, one.outcome, signature),
         )
     if row.status == "paused":
         _forget_old(tx)
@@ -374,7 +406,7 @@ def _taken_over(tx: Transaction, id: str, owner: str, digest: str, holder: str, 
 def _entries(tx: Transaction, id: str) -> list[JournalEntry]:
     return tx.all(
         JournalEntry,
-        "select n, tool, digest, place, at, outcome from portico_run_call where run_id = ? order by n",
+        "select n, tool, digest, place, at, outcome, signature from portico_run_call where run_id = ? order by n",
         (id,),
     )
 

@@ -25,6 +25,10 @@ class SavedScript(Struct):
     # What the tools were that it uses, by their names.
     tools: dict[str, str]
     saved_at: float
+    signature: str | None = None
+
+    def signed(self, owner: str) -> tuple[str, ...]:
+        return owner, self.name, self.description, self.code, json_column(self.tools)
 
     def check(self, table: ToolTable) -> None:
         """Raises ToolError if a tool is not what it was: the script may do something else now than it did."""
@@ -72,26 +76,32 @@ class SavedScripts:
         self._store = store
 
     async def save(self, owner: str, script: SavedScript) -> None:
+        script.signature = (await self._store.signing()).sign_row(_PURPOSE, *script.signed(owner))
         if not await self._store.write(_save, owner, script):
             raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="LimitExceeded")
 
     async def find(self, owner: str, name: str) -> SavedScript:
         """Raises ToolError if there is none."""
         found = await self._store.read(_find, owner, name)
-        if found is None:
+        if found is None or not await self._is_authentic(owner, found):
             raise ToolError(f"There is no saved script {name[:80]!r}.", kind="ResourceNotFound")
         assert isinstance(found, SavedScript)
         return found
 
     async def all(self, owner: str) -> list[SavedScript]:
         found: list[SavedScript] = await self._store.read(_all, owner)
-        return found
+        return [one for one in found if await self._is_authentic(owner, one)]
+
+    async def _is_authentic(self, owner: str, script: SavedScript) -> bool:
+        """Return whether its owner has saved it: a role that can write rows must not put code into their tools."""
+        return (await self._store.signing()).is_row_signed(_PURPOSE, script.signature, *script.signed(owner))
 
     async def forget(self, owner: str, name: str) -> bool:
         return bool(await self._store.write(_forget, owner, name))
 
 
-_COLUMNS = "name, description, code, tools, saved_at"
+_COLUMNS = "name, description, code, tools, saved_at, signature"
+_PURPOSE = b"saved scripts"
 
 
 def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
@@ -99,10 +109,18 @@ def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
     if count >= MOST_SAVED:
         return False
     tx.run(
-        f"insert into portico_saved_script (owner, {_COLUMNS}) values (?, ?, ?, ?, ?, ?) on conflict (owner, name) "
+        f"insert into portico_saved_script (owner, {_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?) on conflict (owner, name) "
         "do update set description = excluded.description, code = excluded.code, tools = excluded.tools, "
-        "saved_at = excluded.saved_at",
-        (owner, script.name, script.description, script.code, json_column(script.tools), time.time()),
+        "saved_at = excluded.saved_at, signature = excluded.signature",
+        (
+            owner,
+            script.name,
+            script.description,
+            script.code,
+            json_column(script.tools),
+            time.time(),
+            script.signature,
+        ),
     )
     return True
 

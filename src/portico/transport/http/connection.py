@@ -26,7 +26,7 @@ from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.plain_heads import PlainHeads
 from portico.transport.http.refusals import busy
-from portico.transport.http.response import TEXT, Answer, Pairs, Request
+from portico.transport.http.response import TEXT, Answer, Internal, Pairs, Request
 
 log = logging.getLogger("portico")
 
@@ -82,6 +82,8 @@ class Accepting(Protocol):
     held: int
     # Whether others take what comes from now on.
     retiring: bool
+    # Whether it is for other workers alone.
+    internal: Internal
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
@@ -362,7 +364,10 @@ class Connection(asyncio.Protocol):
         if read is None:
             return None
         path, headers = read
-        request = Request("POST", path, "", headers, b"", self.peer, secure=self.secure, proxied=self.proxied)
+        request = Request(
+            "POST", path, "", headers, b"", self.peer,
+            secure=self.secure, proxied=self.proxied, internal=self.listener.internal,
+        )  # fmt: skip
         key = (path, *map(headers.get, self.exchange.judged))
         found = self.listener.known.get(key)
         if found is not None:
@@ -457,7 +462,7 @@ class Connection(asyncio.Protocol):
         if method == "HEAD" and (path in _READABLE or "GET" in self.exchange.pages.methods(path)):
             method = "GET"
         request = Request(method, path, query, self._headers, b"", self._client(self._headers))
-        request.secure, request.proxied = self.secure, self.proxied
+        request.secure, request.proxied, request.internal = self.secure, self.proxied, self.listener.internal
         return request
 
     def _judge(self, request: Request) -> Answer | None:

@@ -177,10 +177,18 @@ class Exchange:
             route(request, writer)
             return
         page = self.pages.find(request.method, request.path)
-        if page is None or page.streamed is None:
+        # Pages know their own visitors, whom no other process vouches for.
+        if page is None or page.streamed is None or page.judge is None:
             writer.answer(self._nowhere(request))
+        elif (refused := page.judge(request)) is not None:
+            writer.answer(refused)
         else:
             page.streamed(request, writer)
+
+    def is_page(self, request: Request) -> bool:
+        """Whether a page answers it, and no endpoint."""
+        found = self.pages.find(request.method, request.path)
+        return found is not None and (request.method, request.path) not in self._routes
 
     def _follow(self) -> None:
         """The handler may have other endpoints by now."""
@@ -231,9 +239,8 @@ class Exchange:
         return (request.method, request.path) in self._routes and SENT_ON not in request.headers
 
     def _judge(self, request: Request) -> Answer | None:
-        if self.elsewhere is not None and SENT_ON in request.headers:
-            # It was let in by the process that has sent it on.
-            return self.elsewhere.refuse(request)
+        if request.internal or SENT_ON in request.headers:
+            return self._refuse_sent_on(request)
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
@@ -243,6 +250,13 @@ class Exchange:
             request.cors = cors_of(request.headers)
         answer = self._refuse(request)
         return None if answer is None else with_cors(answer, request)
+
+    def _refuse_sent_on(self, request: Request) -> Answer | None:
+        """Why a request is refused that claims to be let in by another process: it must come by an internal listener,
+        which takes nothing else."""
+        if self.elsewhere is None or not request.internal or SENT_ON not in request.headers:
+            return refusals.error(request, 403, "Forbidden: workers send requests on to internal addresses alone")
+        return self.elsewhere.refuse(request)
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
@@ -316,7 +330,8 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
-        if self.elsewhere is not None and SENT_ON in request.headers:
+        if request.internal:
+            assert self.elsewhere is not None
             self.elsewhere.receive(request, writer)
             return
         route = self._routes.get((request.method, request.path))

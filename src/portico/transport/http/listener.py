@@ -19,7 +19,7 @@ from portico.transport.http.connection import TICK_SECONDS, Connection, Deadline
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.plain_heads import PlainHeads
-from portico.transport.http.response import Pairs, Request, encode_headers
+from portico.transport.http.response import Internal, Pairs, Request, encode_headers
 from portico.transport.loops import on_signals
 
 log = logging.getLogger("portico")
@@ -38,8 +38,11 @@ class Listener:
         deadlines: Deadlines = Deadlines(),
         most_connections: int = 20_000,
         most_per_address: int | None = None,
+        internal: Internal = "",
     ) -> None:
         self.exchange = exchange
+        # Whether it is for other workers alone: see `Request.internal`.
+        self.internal: Internal = internal
         self.deadlines = deadlines
         self.most_connections = min(most_connections, _most_sockets())
         # One client leaves room for others. A proxy, who is many clients, is not counted.
@@ -194,16 +197,17 @@ class Listener:
 async def serve(
     exchange: Exchange,
     place: Place,
+    sockets: Sequence[socket.socket] | None = None,
     *,
     ready: Callable[[str, socket.socket], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until told to stop, by a signal or by `stop`."""
+    """Serve until told to stop, by a signal or by `stop`: on `sockets`, or on those of the place."""
     stop = stop or asyncio.Event()
     listener = Listener(exchange)
     try:
         with on_signals(stop.set):
-            [sockets] = place.open()
+            sockets = place.open()[0] if sockets is None else sockets
             await listener.start_on(sockets, place.tls())
             if ready is not None:
                 ready(place.url(sockets[0], exchange.settings.path), sockets[0])

@@ -64,12 +64,32 @@ class Place(Struct, kw_only=True):
         host, port = address[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
-    def address(self, listening: socket.socket) -> str | None:
-        """By which other machines reach it: `host:port`, or PORTICO_ADDRESS where that was said. By TLS, if it speaks
-        that: `https://host:port`."""
-        said = os.environ.get("PORTICO_ADDRESS")
-        found = said or self._bound_address(listening)
-        return found if found is None or "://" in found or not self.certificate else f"https://{found}"
+    # Between machines
+
+    def open_internal(self, listening: socket.socket | None) -> list[socket.socket]:
+        """Open the sockets that workers of other machines send requests to: at PORTICO_ADDRESS, or at any free port of
+        the host that clients use. They are never those that clients use, who must not be able to reach them."""
+        stated = _stated_address()
+        bound = None if listening is None else listening.getsockname()
+        if stated is None:
+            if not isinstance(bound, tuple):
+                return []
+            return Place(host=str(bound[0]), port=0).open()[0]
+        scheme, host, port = stated
+        if scheme == "https" and self.certificate is None:
+            raise UsageError("PORTICO_ADDRESS=https://… needs a certificate: portico serve --certificate FILE")
+        if isinstance(bound, tuple) and port == bound[1]:
+            raise UsageError(
+                f"PORTICO_ADDRESS is where workers of other machines reach this one, and {port} is the port for "
+                "clients: choose another port, and keep it closed to clients"
+            )
+        # Where an address is translated on the way, this machine has another one.
+        return Place(host=host if _is_own(host) else "", port=port, reuse_port=True).open()[0]
+
+    def internal_address(self, listening: socket.socket) -> str | None:
+        """Return what workers of other machines are told: `host:port`, or `https://host:port` with a certificate."""
+        stated = os.environ.get("PORTICO_ADDRESS") or self._bound_address(listening)
+        return stated if stated is None or "://" in stated or not self.certificate else f"https://{stated}"
 
     def _bound_address(self, listening: socket.socket) -> str | None:
         bound = listening.getsockname()
@@ -142,6 +162,29 @@ class Place(Struct, kw_only=True):
         for one in sockets:
             one.listen(BACKLOG)
         return sockets
+
+
+def _stated_address() -> tuple[str, str, int] | None:
+    """Return scheme, host and port of PORTICO_ADDRESS."""
+    text = os.environ.get("PORTICO_ADDRESS")
+    if not text:
+        return None
+    scheme, _, address = text.rpartition("://")
+    host, _, port = address.rpartition(":")
+    if scheme not in ("", "http", "https") or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise UsageError(f"PORTICO_ADDRESS must be host:port or https://host:port, got {text!r}")
+    return scheme, host.strip("[]"), int(port)
+
+
+def _is_own(host: str) -> bool:
+    """Whether an address is one of this machine."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 from msgspec import Struct
 
@@ -37,6 +37,10 @@ class Traffic:
         self.by_client: dict[str, int] = {}
 
 
+Internal = Literal["", "machine", "network"]
+"""Empty for a listener that clients use; else whose workers it is for: those of this machine, or of others too."""
+
+
 @final
 class Request(Struct):
     """One HTTP request, its body complete."""
@@ -60,6 +64,8 @@ class Request(Struct):
     proxied: bool = False
     # How many other processes have sent it on to us.
     hops: int = 0
+    # Which listener for other processes it came by: that of this machine, or that of other machines.
+    internal: Internal = ""
     # Whether the last of them wants us to find its session.
     seeks: bool = False
 
