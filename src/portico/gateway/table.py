@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,10 +15,9 @@ from portico.gateway.links import link_inside
 from portico.gateway.names import addressed_alias, folded_alias, inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Facet
-from portico.wire.errors import UsageError
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import V2025_11_25, Revision
-from portico.wire.uris import Template, begins_with_variable
+from portico.wire.uris import Template, begins_with_variable, parsed
 
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
 
@@ -207,7 +205,7 @@ class RouteTable:
         variable would match the resources of others: it is known with its alias in front."""
         if self._by_rank is None:
             routes = self.routes(TEMPLATES)
-            own = ((_parsed(name), route) for name, route in routes.items() if name == route.inward)
+            own = ((parsed(name), route) for name, route in routes.items() if name == route.inward)
             self._by_rank = sorted(
                 ((template, route) for template, route in own if template is not None), key=lambda one: one[0].rank
             )
@@ -218,9 +216,9 @@ class RouteTable:
         listed = self._listed.get(upstream.alias)
         if listed is None:
             lists = self._lists_of(upstream)
-            parsed = (_parsed(entry.key) for entry in lists.get(TEMPLATES, ()))
+            templates = (parsed(entry.key) for entry in lists.get(TEMPLATES, ()))
             uris = frozenset(entry.key for entry in lists.get(RESOURCES, ()))
-            listed = self._listed[upstream.alias] = uris, [one for one in parsed if one is not None]
+            listed = self._listed[upstream.alias] = uris, [one for one in templates if one is not None]
         return uri in listed[0] or any(template.match(uri) is not None for template in listed[1])
 
     def _is_taken(self, upstream: GatewayUpstream, uri: str) -> bool:
@@ -241,12 +239,3 @@ class RouteTable:
 def _scheme_length(uri: str) -> int:
     scheme, mark, _ = uri.partition("://")
     return len(scheme + mark) if mark else 0
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(template: str) -> Template | None:
-    """Return the template of a text; None if it is malformed, and can match nothing."""
-    try:
-        return Template(template)
-    except UsageError:
-        return None
