@@ -82,15 +82,16 @@ def encoded(char: str, times: int) -> str:
 def spellings(draw: st.DrawFn, heads: list[str], segments: list[str]) -> str:
     """A URI in odd spelling that some parser may still read as the plain one."""
     slash = st.sampled_from(
-        ["/"] * 8 + ["//", "/./", "/x/../", "/%2e/", "/x/%2e%2E/", "\\", "%2f", "%252F", "%5c", "/;/"]
+        ["/"] * 8 + ["//", "/./", "/x/../", "/%2e/", "/x/%2e%2E/", "/x%2fy/../", "%2f", "%5c", "/x//../../"]
     )
-    detour = st.sampled_from([""] * 8 + ["share/../", "a%2fb/../", "..%2f", ".\t./", "../", "\u2025/"])
-    junk = st.sampled_from([""] * 20 + ["\t", "\n", "\r", " ", "\u00ad", "\ufeff"])
+    detour = st.sampled_from([""] * 8 + ["share/../", "a%2fb/../../", ".\t./", "x/%252e%252e/", "x/\u2025/"])
+    junk = st.sampled_from([""] * 30 + ["\t", "\n", " ", "\\", "\u00ad", "\ufeff"])
     text = draw(st.sampled_from(heads))
     for segment in segments:
         text += draw(detour)
-        for char in segment:
-            text += encoded(char, draw(st.sampled_from([0] * 9 + [1, 2]))) + draw(junk)
+        times = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
+        at = draw(st.integers(0, len(segment) - 1))
+        text += segment[:at] + encoded(segment[at], times) + draw(junk) + segment[at + 1 :]
         if segment != segments[-1]:
             text += draw(slash)
     return text + draw(st.sampled_from(["", "", "", "?q=1", "#f", "/", "/.", "?/../../share/x", ";v=1", "%00", " "]))
