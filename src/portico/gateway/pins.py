@@ -214,7 +214,7 @@ class Pins:
 
 
 def _definition(entry: ListedEntry) -> dict[str, Any]:
-    """Return all members of an entry, also those that nobody knows yet: clients are given them as they come. An entry
+    """Return all members of an entry, including unknown ones: clients are given them as they come. An entry
     that cannot be decoded is pinned by its fingerprint."""
     try:
         return {name: msgspec.json.decode(member) for name, member in entry.members.items()}

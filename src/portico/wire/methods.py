@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
+from portico._lazy import LazyModule
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InvalidParams, InvalidRequest
@@ -23,7 +24,11 @@ from portico.wire.revisions import (
     Revision,
 )
 from portico.wire.tools import CallToolParams
-from portico.wire.uri_check import InvalidUri, check_uri
+
+if TYPE_CHECKING:
+    from portico.wire import uri_check
+else:
+    uri_check = LazyModule("portico.wire.uri_check")
 
 Direction = Literal["to server", "to client", "both"]
 _EMPTY = Raw(b"{}")
@@ -67,7 +72,7 @@ class Method:
         try:
             typed = self.decoder.decode(_EMPTY if params is NOTHING else params)
             self.check_uris(typed)
-        except (msgspec.DecodeError, RecursionError, InvalidUri) as failure:
+        except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
         return typed
 
@@ -75,7 +80,7 @@ class Method:
         """Raise InvalidUri if a URI in typed params cannot be judged, because parsers disagree on it."""
         if self.uris is not None:
             for uri in self.uris(typed):
-                check_uri(uri)
+                uri_check.check_uri(uri)
 
     @cached_property
     def name_in(self) -> Callable[[Any], str | None]:
@@ -226,7 +231,7 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
         typed = row.decoder.decode(params) if row is not None else None
         if row is not None and row.uris is not None:
             row.check_uris(typed)
-    except (msgspec.DecodeError, RecursionError, InvalidUri):
+    except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri):
         # The method complains of it when it is answered: the revision and the headers are looked at first.
         typed = None
     try:

@@ -1,6 +1,6 @@
 """The readings of a URI that authorization has to judge. Pure.
 
-Whoever opens a resource parses its URI again, and parsers disagree. WHATWG URL (Node's `new URL`) resolves `..` and
+The target of a request parses its URI again, and parsers disagree. WHATWG URL (Node's `new URL`) resolves `..` and
 `%2e`, takes `\\` for `/`, drops tabs and line breaks and canonicalizes hosts. Python servers often use
 `posixpath.normpath(unquote(urlsplit(uri).path))`, which also merges `//` and ignores the host. Others cut off the
 scheme and use the rest as it is. So a URI that no parser should meet is refused (`uri_check.py`), and any other is

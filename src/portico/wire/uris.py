@@ -67,7 +67,7 @@ class Template:
 
 @lru_cache(maxsize=10_000)
 def parsed(text: str) -> Template | None:
-    """Return the template of a text that somebody else wrote; None if it is malformed, and can match nothing."""
+    """Return the template that a remote server wrote; None if it is malformed, and can match nothing."""
     try:
         return Template(text)
     except UsageError:

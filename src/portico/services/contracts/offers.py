@@ -63,7 +63,8 @@ def offers_of(kind: OfferKind, listed: Iterable[Any]) -> list[Offer]:
 
 
 def _pinned(entry: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: said for name, said in entry.items() if said is not None and name != _NOT_PINNED}
+    ordered = dict.fromkeys(("name", "uri", "uriTemplate", "title", "description", "mimeType", "arguments", *entry))
+    found = {name: entry[name] for name in ordered if entry.get(name) is not None and name != _NOT_PINNED}
     if isinstance(found.get("annotations"), Mapping):
         found["annotations"] = {name: said for name, said in found["annotations"].items() if name != _CHANGED_AT}
         if not found["annotations"]:
