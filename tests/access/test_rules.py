@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from portico import Client, Context, Gateway, Server, Service, ToolError, UsageError
 from portico.access import settings
-from portico.access.patterns import globbed, matches, meets, pattern, template_glob, uri_forms
+from portico.access.patterns import globbed, matches, meets, pattern, template_glob
 from portico.access.tables import read_requirements
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
@@ -20,6 +20,7 @@ from portico.services.contracts import Contracts
 from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
 from portico.wire.inputs import ElicitResult
 from portico.wire.revisions import REVISIONS
+from portico.wire.uri_forms import uri_forms
 
 OPS = Principal("olga", groups=frozenset({"ops"}), scopes=frozenset({"files:read"}))
 GUEST = Principal("gina", scopes=frozenset())

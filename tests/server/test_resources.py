@@ -239,7 +239,7 @@ def test_the_variables_and_the_parameters_are_the_same_words() -> None:
 @pytest.mark.requirement("resources.uris-validated")
 @pytest.mark.broken_frames("asks for what is no address")
 @pytest.mark.parametrize("revision", REVISIONS)
-@pytest.mark.parametrize("uri", ["a://nothing", "b://nowhere", "", "not a uri"])
+@pytest.mark.parametrize("uri", ["a://nothing", "b://nowhere", "", "not-a-uri"])
 async def test_what_is_not_there_is_an_error_with_its_uri(revision: str, uri: str) -> None:
     server = Server("s")
     server.resource("a://{x}")(lambda x: None)

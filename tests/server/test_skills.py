@@ -321,7 +321,9 @@ OUTSIDE = [
 @pytest.mark.parametrize("uri", OUTSIDE)
 async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) -> None:
     async with Client(serving(folder)) as client:
-        assert (await refusal(client, "resources/read", uri=uri)).data == {"uri": uri}
+        refused = await refusal(client, "resources/read", uri=uri)
+        # Control characters and escapes that are not UTF-8 are refused before the lookup.
+        assert refused.data == {"uri": uri} or "Invalid params" in refused.message
         if uri != "skill://pdf-forms/references":
             await refusal(client, "resources/directory/read", uri=uri)
         await refusal(client, "skills/get", uri=f"{uri}/SKILL.md")

@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 from msgspec import Struct
 
 from portico.schema.problems import nearest
 from portico.wire.errors import UsageError
+from portico.wire.uri_forms import MAX_CACHED_CHARS, UriForms, canonical_spellings, uri_forms
 
 # In place of characters: what stands for any number of them, and for one.
 _MANY, _ONE = "\U0010fffe", "\U0010ffff"
 _VARIABLE = re.compile(r"\{[^{}]*\}")
+# Where the query or fragment of a glob may begin.
+_QUERY = re.compile(f"[?#{_ONE}]")
 
+Match = Callable[[str], bool]
 Globbed = Sequence[str]
 """A glob, character by character."""
 
@@ -93,28 +97,44 @@ def template_glob(template: str) -> str:
     return _VARIABLE.sub(_MANY, template)
 
 
-def uri_forms(uri: str) -> tuple[str, ...]:
-    """What a URI may be taken for: as it was sent, decoded, and with its dots and doubled slashes resolved."""
-    decoded = unquote(unquote(uri))
-    scheme, mark, rest = decoded.partition("://")
-    path = rest.replace("\\", "/")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    ends = path.endswith("/") and bool(parts)
-    resolved = f"{scheme.lower()}{mark}{'/' * path.startswith('/')}{'/'.join(parts)}{'/' * ends}" if mark else decoded
-    return tuple(dict.fromkeys((uri, decoded, resolved)))
+def has_variable(name: str) -> bool:
+    """Return whether a name is that of a template."""
+    return _VARIABLE.search(name) is not None
 
 
-def _forms(kind: str, name: str) -> tuple[str, ...]:
-    return uri_forms(name) if kind == "resource" else (name,)
+def uri_globs(glob: str) -> tuple[str, ...]:
+    """Return the spellings of a glob of URIs that mean the same, so that it is good for the canonical form of a URI
+    however it was written itself. One with `..` in it is taken as it is: what it leaves may depend on a wildcard."""
+    if ".." in glob or not any(char in glob for char in ":/%"):
+        return (glob,)
+    return canonical_spellings(glob)
+
+
+def covers(forms: UriForms, letter: Match, same: Match, path: Match) -> bool:
+    """Return whether an allow is good for all readings of a URI. `letter` matches the pattern as it was written, `same`
+    every spelling of it, and `path` those up to where a query may begin: a target that ignores the query must not be
+    led elsewhere by it, and a pattern that names a query allows its path."""
+    return (
+        letter(forms.whole[0])
+        and all(same(form) for form in forms.whole)
+        and all(same(form) or path(form) for form in forms.paths)
+    )
+
+
+def folded_forms(uri: str) -> tuple[str, ...]:
+    """Return all readings of a URI, folded: a deny is good for the URI if it matches one of them."""
+    return _cached_folded_forms(uri) if len(uri) <= MAX_CACHED_CHARS else _fold_forms(uri)
+
+
+def _fold_forms(uri: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fold(_bare(form)) for form in uri_forms(uri)))
+
+
+_cached_folded_forms = lru_cache(maxsize=4096)(_fold_forms)
 
 
 def _bare(name: str) -> str:
-    """A name without the characters that stand for wildcards here, and that no honest name has."""
+    """Return a name without the characters that stand for wildcards here."""
     return name.replace(_MANY, "\ufffd").replace(_ONE, "\ufffd")
 
 
@@ -124,37 +144,52 @@ class Pattern(Struct, frozen=True):
     text: str
     owner: str
     name: str
+    # The spellings of `name` as a URI, and the same folded.
+    uris: tuple[str, ...] = ()
+    folded_uris: tuple[str, ...] = ()
 
     def allows(self, kind: str, owner: str, name: str) -> bool:
-        """Whether this is what a rule that allows something means: to the letter, and in every form of a URI."""
+        """Return whether a rule that allows means this: to the letter, and in every reading of a URI."""
         if not matches(self.owner, owner):
             return False
-        if kind == "template":
+        if kind == "template" and has_variable(name):
             return meets(self.name, template_glob(name))
-        return all(matches(self.name, form) for form in _forms(kind, name)) and _MANY not in name and _ONE not in name
+        if _MANY in name or _ONE in name or not matches(self.name, name):
+            return False
+        return kind not in ("resource", "template") or self._covers(name)
+
+    def _covers(self, uri: str) -> bool:
+        heads = [glob[: found.start()] for glob in self.uris if (found := _QUERY.search(glob))]
+        return covers(
+            uri_forms(uri),
+            lambda form: matches(self.name, form),
+            lambda form: any(matches(glob, form) for glob in self.uris),
+            lambda form: any(matches(glob, form) for glob in heads),
+        )
 
     def denies(self, kind: str, owner: str, name: str) -> bool:
-        """Whether a rule that denies something may mean this. A template is denied where all of it is."""
-        glob = fold(self.name)
+        """Return whether a rule that denies may mean this. A template is denied where all of it is."""
         if not matches(fold(self.owner), fold(owner)):
             return False
-        if kind == "template":
-            return matches(glob, fold(template_glob(name)))
-        return any(matches(glob, fold(_bare(form))) for form in _forms(kind, name))
+        if kind == "template" and has_variable(name):
+            return any(matches(glob, fold(template_glob(name))) for glob in self.folded_uris)
+        if kind in ("resource", "template"):
+            return any(matches(glob, form) for form in folded_forms(name) for glob in self.folded_uris)
+        return matches(fold(self.name), fold(_bare(name)))
 
     def touches(self, kind: str, owner: str, name: str) -> bool:
         """The same for what only narrows: of a template that some of it is meant."""
-        if kind != "template":
+        if kind != "template" or not has_variable(name):
             return self.denies(kind, owner, name)
-        return matches(fold(self.owner), fold(owner)) and meets(fold(self.name), fold(template_glob(name)))
+        glob = fold(template_glob(name))
+        return matches(fold(self.owner), fold(owner)) and any(meets(one, glob) for one in self.folded_uris)
 
 
 def pattern(where: str, text: str) -> Pattern:
     """Raises UsageError for what is none."""
-    if text == "*":
-        return Pattern(text, _MANY, _MANY)
-    owner, name = _halves(where, text)
-    return Pattern(text, globbed(owner), globbed(name))
+    owner, name = (_MANY, _MANY) if text == "*" else map(globbed, _halves(where, text))
+    uris = uri_globs(name)
+    return Pattern(text, owner, name, uris, tuple(dict.fromkeys(map(fold, uris))))
 
 
 def owner_and_name(where: str, text: str) -> tuple[str, str]:

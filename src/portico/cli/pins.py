@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
 from portico.cli.printable import one_line
@@ -104,6 +106,9 @@ def _agrees(count: int) -> bool:
 
 # What has changed
 
+# The members whose changes are explained one by one.
+_IN_CONTRACT = ("name", "inputSchema", "outputSchema", "annotations", "execution", "arguments")
+
 
 def _difference(pin: ToolPin) -> Iterator[str]:
     """The lines that show it: what it means, and the words as they were and are."""
@@ -113,10 +118,11 @@ def _difference(pin: ToolPin) -> Iterator[str]:
             where = ".".join(part for part in (change.place, change.path) if part and part != "tool")
             level = "words" if change.is_words else change.level
             yield f"  {level}: {f'{where}: ' if where else ''}{one_line(change.reason)}"
-    for member in ("title", "description"):
+    for member in dict.fromkeys(("title", "description", *(pin.was or {}), *(pin.now or {}))):
         was, now = ((said or {}).get(member) for said in (pin.was, pin.now))
-        if was != now:
-            yield from (f"  {member} {word} {_quoted(said)}" for word, said in (("was", was), ("is ", now)) if said)
+        if was != now and member not in _IN_CONTRACT:
+            name = one_line(member)
+            yield from (f"  {name} {word} {_quoted(said)}" for word, said in (("was", was), ("is ", now)) if said)
 
 
 def _contract(pin: ToolPin, said: dict[str, object]) -> Contract:
@@ -126,4 +132,5 @@ def _contract(pin: ToolPin, said: dict[str, object]) -> Contract:
 
 
 def _quoted(text: object) -> str:
-    return repr(one_line(str(text), LONGEST_QUOTE))
+    said = text if isinstance(text, str) else msgspec.json.encode(text, order="sorted").decode()
+    return repr(one_line(said, LONGEST_QUOTE))

@@ -11,7 +11,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -23,6 +22,7 @@ from portico.access import settings as access
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
 from portico.gateway.answers import AnswerSettings, answers_of
+from portico.gateway.name_filter import name_filter
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico.gateway.pins import FILE, NewTools, PinMode
 from portico.gateway.views import ViewSettings, checked_views, view_of
@@ -145,9 +145,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
         return tuple((name, value.decode("latin-1")) for name, value in given if value is not None)
 
     def shows(self, name: str) -> bool:
-        """Whether something of this name is to be seen at all."""
-        wanted = not self.include or any(fnmatchcase(name, one) for one in self.include)
-        return wanted and not any(fnmatchcase(name, one) for one in self.exclude)
+        """Return whether a tool, prompt or URI of the upstream is shown at all."""
+        return name_filter(self.include, self.exclude).shows(name)
 
     @property
     def outward_prefix(self) -> str:

@@ -39,8 +39,11 @@ def outward_uri(alias: str, uri: str) -> str:
 
 
 def inward_uri(alias: str, uri: str) -> str | None:
-    """What `outward_uri` was given, if it gives this."""
+    """Return the URI that `outward_uri` was given to give this one; None if there is none. What stands behind
+    `ALIAS/` may be any URI: an upstream's template that begins with a variable is known as `ALIAS/{+uri}`."""
     own = folded_alias(alias)
+    if uri.startswith(f"{own}/"):
+        return uri[len(own) + 1 :]
     scheme, mark, rest = uri.partition("://")
     if mark:
         found = f"{scheme}://{rest[len(own) + 1 :]}"
@@ -49,3 +52,12 @@ def inward_uri(alias: str, uri: str) -> str | None:
     else:
         found = uri[len(own) + 1 :]
     return found if outward_uri(alias, found) == uri else None
+
+
+def addressed_alias(uri: str) -> str:
+    """Return the text that is the folded alias of an upstream if a URI has one in front; empty if it cannot have."""
+    before, mark, rest = uri.partition("/")
+    if not mark or not before.endswith(":"):
+        # `alias/uri`, or `scheme:alias/rest`.
+        return before.rpartition(":")[2] if mark else ""
+    return rest.removeprefix("/").partition("/")[0] if rest.startswith("/") else ""

@@ -24,7 +24,9 @@ from portico.wire.errors import UsageError
 log = logging.getLogger("portico.gateway")
 
 FILE = "contracts.lock"
-FORM = 1
+# Form 1 had pinned chosen members only: not `_meta`, `icons` and members that are not in the schema.
+FORM = 2
+_OLD_FORM = 1
 LARGEST_FILE = 64 * 1024 * 1024
 
 PinMode = Literal["off", "warn", "hold"]
@@ -34,8 +36,6 @@ PinState = Literal["as pinned", "changed", "new", "gone"]
 # The lists whose entries are pinned, by their names in the file. Resources come and go, and are no promise.
 PINNED = {"tools": "tools/list", "prompts": "prompts/list"}
 _KINDS = {method: kind for kind, method in PINNED.items()}
-# All that a model or a program sees of them.
-_MEMBERS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution", "arguments")
 
 
 class _PinnedEntry(Struct, frozen=True):
@@ -93,6 +93,8 @@ class Pins:
         # By alias, method and name: the entry, and its definition.
         self._known: dict[tuple[str, str, str], tuple[ListedEntry, dict[str, Any], str]] = {}
         self._told: set[tuple[str, str, str]] = set()
+        # Lock files of an older form that a warning was logged for.
+        self._outdated: set[Path] = set()
 
     def use(self, alias: str, settings: PinSettings) -> None:
         self._settings[alias] = settings
@@ -106,7 +108,14 @@ class Pins:
     def load(self, path: Path) -> None:
         """Read the lock file, if there is one. Raises UsageError for one that makes no sense."""
         self.path = path
-        self._upstreams = _read(path)
+        self._upstreams, form = _read(path)
+        if form != FORM and path not in self._outdated:
+            self._outdated.add(path)
+            log.warning(
+                "%s was written by an older version, which did not pin _meta, icons and unknown members; tools and "
+                "prompts that have them were never approved: see `portico pins diff`, then run `portico pins approve`",
+                path,
+            )
 
     def write(self) -> None:
         """Write the lock file. Raises UsageError."""
@@ -121,7 +130,7 @@ class Pins:
             if path is None:
                 return
             with self._writing:
-                upstreams = _read(path)
+                upstreams, _ = _read(path)
                 for alias, pins in msgspec.json.decode(known, type=dict[str, _UpstreamPins]).items():
                     there = upstreams.setdefault(alias, pins)
                     for kind in PINNED:
@@ -142,7 +151,10 @@ class Pins:
         if pinned is None:
             return f"it is new at {alias}, and waits for `portico pins approve`"
         if pinned.digest != self._digest_of(alias, method, entry)[1]:
-            return f"its definition at {alias} is not the one that was approved; see `portico pins diff`"
+            return (
+                f"its definition at {alias} is not the one that was approved; see `portico pins diff` and approve it "
+                "with `portico pins approve`"
+            )
         return ""
 
     def see(self, alias: str, lists: Mapping[str, tuple[ListedEntry, ...]]) -> bool:
@@ -203,9 +215,10 @@ class Pins:
 
 
 def _definition(entry: ListedEntry) -> dict[str, Any]:
-    """What is pinned of an entry. One that cannot be gone through is pinned by its fingerprint."""
+    """Return all members of an entry, including unknown ones: clients are given them as they come. An entry
+    that cannot be decoded is pinned by its fingerprint."""
     try:
-        return {name: msgspec.json.decode(entry.members[name]) for name in _MEMBERS if name in entry.members}
+        return {name: msgspec.json.decode(member) for name, member in entry.members.items()}
     except (msgspec.DecodeError, RecursionError):
         return {"name": entry.key, "fingerprint": entry.digest().hex()}
 
@@ -214,26 +227,28 @@ def _digest(definition: dict[str, Any]) -> str:
     return f"sha256:{sha256(msgspec.json.encode(definition, order='sorted')).hexdigest()}"
 
 
-def _read(path: Path) -> dict[str, _UpstreamPins]:
+def _read(path: Path) -> tuple[dict[str, _UpstreamPins], int]:
+    """Return the pins in a lock file, and its form. Those of an older form hold for what they pin: an entry with more
+    members than were pinned has changed."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
-        return {}
+        return {}, FORM
     except OSError as failure:
         raise UsageError(f"{path} cannot be read: {failure.strerror or failure}") from None
     try:
         said = decode_bounded(data, type=_PinFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise UsageError(f"{path} holds no pins of a gateway: {failure}") from None
-    if said.lock != FORM:
-        raise UsageError(f"{path} is of form {said.lock}, and this is for form {FORM}")
+    if said.lock not in (_OLD_FORM, FORM):
+        raise UsageError(f"{path}: lock must be {FORM} or {_OLD_FORM}, got {said.lock}; upgrade, or approve again")
     for alias, pins in said.upstreams.items():
         for kind in PINNED:
             for name, pinned in pins.of(kind).items():
                 if pinned.digest != _digest(pinned.definition):
                     raise UsageError(f"{path}: {alias}.{name} does not have the digest beside it")
-    return said.upstreams
+    return said.upstreams, said.lock
 
 
 def _write(path: Path, upstreams: dict[str, _UpstreamPins]) -> None:

@@ -122,7 +122,8 @@ class Routes:
         self._listeners.changed(methods)
 
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
-        self._listeners.updated(self.table.outward_uri(upstream, uri))
+        if upstream.settings.shows(uri):
+            self._listeners.updated(self.table.outward_uri(upstream, uri))
 
     def list_for_listeners(self) -> None:
         """Ask those for their lists who have not given any yet, if there are clients that wait to be told."""
@@ -334,7 +335,7 @@ class Routes:
 
     def may_see(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
         """Whether a resource of an upstream is shown to a caller."""
-        shown = upstream.settings.shows(uri) and (call.facet is None or call.facet.shows(upstream.alias, uri))
+        shown = self.table.shows(upstream, uri, call.facet)
         view = None if self.protection is None else self.protection.view(call)
         return shown and (view is None or view.sees("resource", Owned(upstream.alias, uri)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -12,14 +11,13 @@ from msgspec import Struct
 from portico.gateway.entries import LISTS, ListedEntry, task_support
 from portico.gateway.kept import Lists
 from portico.gateway.links import link_inside
-from portico.gateway.names import inward_uri, outward_uri
+from portico.gateway.names import addressed_alias, folded_alias, inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
 from portico.json_depth import decode_bounded
 from portico.rpc.call import Facet
-from portico.wire.errors import UsageError
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import V2025_11_25, Revision
-from portico.wire.uris import Template
+from portico.wire.uris import Template, begins_with_variable, parsed
 
 log = logging.getLogger("portico.gateway")
 
@@ -79,11 +77,15 @@ class RouteTable:
         self.held: dict[tuple[str, str], HeldEntry] = {}
         # The arguments of each tool that stand in HTTP headers too.
         self.mirrored: dict[str, Sequence[Mirror]] = {}
-        # Whether an address of one upstream may be that of another.
+        # Whether a URI of an upstream may need the alias in front.
         self.crosses = False
         self._is_held = held
         self._all: dict[str, RoutesByName] | None = None
         self._seen: dict[tuple[str, Facet], RoutesByName] = {}
+        # By alias: the URIs and the templates that an upstream lists. And all templates, the most specific first.
+        self._listed: dict[str, tuple[frozenset[str], list[Template]]] = {}
+        self._by_rank: list[tuple[Template, OutwardRoute]] | None = None
+        self._by_alias: dict[str, GatewayUpstream] = {}
 
     def forget(self) -> None:
         """Something is not what it was: all is made anew."""
@@ -104,9 +106,13 @@ class RouteTable:
         """By their outward names, what one of the four lists has; of it only what a facet shows."""
         if self._all is None:
             self.clashes, self.held = [], {}
+            self._listed, self._by_rank = {}, None
+            self._by_alias = {folded_alias(alias): one for alias, one in self.upstreams.items()}
             # A tool may name a resource, so these come first.
             self._all = {method: self._gather(method) for method in (RESOURCES, TEMPLATES)}
-            self.crosses = len(self.upstreams) > 1 and any(self._all.values())
+            self.crosses = (len(self.upstreams) > 1 and any(self._all.values())) or any(
+                begins_with_variable(route.inward) for route in self._all[TEMPLATES].values()
+            )
             self._all |= {method: self._gather(method) for method in LISTS if method not in self._all}
         if facet is None:
             return self._all[method]
@@ -127,7 +133,7 @@ class RouteTable:
                 if not settings.shows(name):
                     continue
                 outward = settings.outward(name) if by_name else name
-                if outward in found and not by_name:
+                if not by_name and (outward in found or self._is_taken(upstream, name)):
                     outward = outward_uri(upstream.alias, name)
                 why = self._is_held(upstream.alias, method, entry)
                 if why:
@@ -154,43 +160,86 @@ class RouteTable:
     # Addresses
 
     def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
-        """The address under which a resource of an upstream is known here: its own, unless another's is meant by it."""
-        for owner, _ in self._known_owners(uri, None):
-            return uri if owner is upstream else outward_uri(upstream.alias, uri)
-        return uri
+        """Return the URI under which a resource of an upstream is known here: its own, unless that belongs to another
+        or can only be read with the alias in front."""
+        for owner, inward in self._owners(uri, None):
+            return uri if owner is upstream and inward == uri else outward_uri(upstream.alias, uri)
+        return outward_uri(upstream.alias, uri) if self._has(upstream, uri) else uri
 
     def owners(self, uri: str, facet: Facet | None) -> Iterator[tuple[GatewayUpstream, str]]:
-        """Those who may have a resource, the most likely first, each with its own address of it."""
-        yield from self._known_owners(uri, facet)
-        if uri in self.routes(RESOURCES):
-            return
-        for upstream in self.upstreams.values():
-            inward = inward_uri(upstream.alias, uri)
-            shown = inward is not None and (facet is None or facet.shows(upstream.alias, inward))
-            if inward is not None and shown and upstream.settings.shows(inward):
+        """Yield the upstreams that may have a resource and show it, the most likely first, each with its own URI of it.
+
+        Whose a URI is does not depend on whether it is shown: one that its owner hides is not read from another."""
+        for upstream, inward in self._owners(uri, facet):
+            if self.shows(upstream, inward, facet):
                 yield upstream, inward
 
-    def _known_owners(self, uri: str, facet: Facet | None) -> Iterator[tuple[GatewayUpstream, str]]:
-        """By the lists: who has listed it, or else a template that fits."""
+    def shows(self, upstream: GatewayUpstream, uri: str, facet: Facet | None) -> bool:
+        """Return whether a URI of an upstream is shown, however the upstream was found."""
+        return upstream.settings.shows(uri) and (facet is None or facet.shows(upstream.alias, uri))
+
+    def _owners(self, uri: str, facet: Facet | None) -> Iterator[tuple[GatewayUpstream, str]]:
+        """A URI with an alias in front that the upstream has itself is that upstream's, whatever others list. Then come
+        listed resources. Of templates the most specific one decides, and of equal ones that of the upstream which is
+        first in the file; an alias in front counts as literal text."""
+        inwards = ((one, inward_uri(one.alias, uri)) for one in self.upstreams.values())
+        aliased = [(one, inward) for one, inward in inwards if inward is not None]
+        for upstream, inward in aliased:
+            if self._has(upstream, inward):
+                yield upstream, inward
+                return
         if uri in self.routes(RESOURCES):
-            route = self.routes(RESOURCES, facet).get(uri)
-            if route is not None:
-                yield route.upstream, route.inward
+            route = self.routes(RESOURCES)[uri]
+            yield route.upstream, route.inward
             return
-        for template, route in self.routes(TEMPLATES, facet).items():
-            if _matches(template, uri):
-                yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
+        found = [(-(len(uri) - len(inward)) - _scheme_length(inward), 1, one, inward) for one, inward in aliased]
+        for template, route in self._templates():
+            if template.match(uri) is not None and self._is_candidate(route, uri, facet):
+                found.append((template.rank[0], 0, route.upstream, uri))
+                break
+        for _, _, upstream, inward in sorted(found, key=lambda one: one[:2]):
+            yield upstream, inward
+
+    def _is_candidate(self, route: OutwardRoute, uri: str, facet: Facet | None) -> bool:
+        alias = route.upstream.alias
+        return facet is None or facet.shows(alias, route.inward) or facet.shows(alias, uri)
+
+    def _templates(self) -> list[tuple[Template, OutwardRoute]]:
+        """Return the templates that are known by their own text, the most specific first. One that begins with a
+        variable would match the resources of others: it is known with its alias in front."""
+        if self._by_rank is None:
+            routes = self.routes(TEMPLATES)
+            own = ((parsed(name), route) for name, route in routes.items() if name == route.inward)
+            self._by_rank = sorted(
+                ((template, route) for template, route in own if template is not None), key=lambda one: one[0].rank
+            )
+        return self._by_rank
+
+    def _has(self, upstream: GatewayUpstream, uri: str) -> bool:
+        """Return whether an upstream lists a URI, or a template that matches it."""
+        listed = self._listed.get(upstream.alias)
+        if listed is None:
+            lists = self._lists_of(upstream)
+            templates = (parsed(entry.key) for entry in lists.get(TEMPLATES, ()))
+            uris = frozenset(entry.key for entry in lists.get(RESOURCES, ()))
+            listed = self._listed[upstream.alias] = uris, [one for one in templates if one is not None]
+        return uri in listed[0] or any(template.match(uri) is not None for template in listed[1])
+
+    def _is_taken(self, upstream: GatewayUpstream, uri: str) -> bool:
+        """Return whether a URI or template of an upstream needs the alias in front: it begins with a variable, or looks
+        like one of another upstream that has its alias in front."""
+        if begins_with_variable(uri):
+            return True
+        other = self._by_alias.get(addressed_alias(uri))
+        if other is None or other is upstream:
+            return False
+        inward = inward_uri(other.alias, uri)
+        return inward is not None and (self._has(other, inward) or inward in self._template_texts(other))
+
+    def _template_texts(self, upstream: GatewayUpstream) -> set[str]:
+        return {entry.key for entry in self._lists_of(upstream).get(TEMPLATES, ())}
 
 
-def _matches(template: str, uri: str) -> bool:
-    found = _parsed(template)
-    return found is not None and found.match(uri) is not None
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(template: str) -> Template | None:
-    """None: it is none that could match anything."""
-    try:
-        return Template(template)
-    except UsageError:
-        return None
+def _scheme_length(uri: str) -> int:
+    scheme, mark, _ = uri.partition("://")
+    return len(scheme + mark) if mark else 0

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico._options import check_options
+from portico.gateway.name_filter import name_filter
 from portico.rpc.call import Call
 from portico.server.guard import Kind
 from portico.server.registry.service import Answer
@@ -50,11 +51,9 @@ class ViewSettings(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
 
     def shows(self, alias: str, name: str) -> bool:
-        """Whether something of an upstream is in it, by the upstream's own name of it."""
-        whole = f"{alias}.{name}"
+        """Return whether a tool, prompt or URI of an upstream is in the view, by the upstream's own name of it."""
         wanted = not self.upstreams or any(fnmatchcase(alias, one) for one in self.upstreams)
-        chosen = not self.include or any(fnmatchcase(whole, one) for one in self.include)
-        return wanted and chosen and not any(fnmatchcase(whole, one) for one in self.exclude)
+        return wanted and name_filter(self.include, self.exclude).shows(name, alias)
 
 
 def view_of(name: str, table: Mapping[str, Any]) -> ViewSettings:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
+from portico._lazy import LazyModule
 from portico.json_depth import MAX_JSON_DEPTH
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
@@ -24,6 +25,11 @@ from portico.wire.revisions import (
     Revision,
 )
 from portico.wire.tools import CallToolParams
+
+if TYPE_CHECKING:
+    from portico.wire import uri_check
+else:
+    uri_check = LazyModule("portico.wire.uri_check")
 
 Direction = Literal["to server", "to client", "both"]
 _EMPTY = Raw(b"{}")
@@ -44,6 +50,7 @@ class Method:
         params: type,
         result: Any = None,
         named: str = "",
+        uris: Callable[[Any], Iterable[str]] | None = None,
     ) -> None:
         self.name = name
         self.direction = direction
@@ -54,17 +61,27 @@ class Method:
         self.result = result
         # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
         self.named = named
+        # Returns the URIs in the typed params. They are checked when params are decoded, here and nowhere else.
+        self.uris = uris
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(self.params)
 
     def decode(self, params: Raw) -> Any:
-        """The typed parameters; what does not fit is the sender's mistake."""
+        """Return the typed params. Raises InvalidParams if they do not fit, or have a URI that `check_uri` refuses."""
         try:
-            return self.decoder.decode(_EMPTY if params is NOTHING else params)
-        except (msgspec.DecodeError, RecursionError) as failure:
+            typed = self.decoder.decode(_EMPTY if params is NOTHING else params)
+            self.check_uris(typed)
+        except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
+        return typed
+
+    def check_uris(self, typed: Any) -> None:
+        """Raise InvalidUri if a URI in typed params cannot be judged, because parsers disagree on it."""
+        if self.uris is not None:
+            for uri in self.uris(typed):
+                uri_check.check_uri(uri)
 
     @cached_property
     def name_in(self) -> Callable[[Any], str | None]:
@@ -77,6 +94,19 @@ class Method:
 
 def _nameless(typed: Any) -> None:
     """A request that is about no one thing."""
+
+
+def uri_in(typed: Any) -> Iterable[str]:
+    """Return the URI of params whose member `uri` it is."""
+    return (typed.uri,)
+
+
+def _referenced_uri(typed: completion.CompleteParams) -> Iterable[str]:
+    return (typed.ref.uri,) if isinstance(typed.ref, completion.ResourceReference) else ()
+
+
+def _subscribed_uris(typed: subscriptions.ListenParams) -> Iterable[str]:
+    return typed.notifications.resource_subscriptions or ()
 
 
 def plainly(failure: Exception) -> str:
@@ -100,17 +130,50 @@ _ROWS = (
         "resources/templates/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourceTemplatesResult
     ),
     Method(
-        "resources/read", "to server", _FIRST, _LAST, resources.ReadResourceParams, resources.ReceivedContents, "uri"
+        "resources/read",
+        "to server",
+        _FIRST,
+        _LAST,
+        resources.ReadResourceParams,
+        resources.ReceivedContents,
+        "uri",
+        uris=uri_in,
     ),
-    Method("resources/subscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
-    Method("resources/unsubscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
+    Method(
+        "resources/subscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult, uris=uri_in
+    ),
+    Method(
+        "resources/unsubscribe",
+        "to server",
+        _FIRST,
+        _LAST_HANDSHAKE,
+        resources.SubscribeParams,
+        EmptyResult,
+        uris=uri_in,
+    ),
     # prompts
     Method("prompts/list", "to server", _FIRST, _LAST, tools.ListParams, prompts.ListPromptsResult),
     Method("prompts/get", "to server", _FIRST, _LAST, prompts.GetPromptParams, prompts.GetPromptResult, "name"),
     # the rest of what a server answers
-    Method("completion/complete", "to server", _FIRST, _LAST, completion.CompleteParams, completion.CompleteResult),
+    Method(
+        "completion/complete",
+        "to server",
+        _FIRST,
+        _LAST,
+        completion.CompleteParams,
+        completion.CompleteResult,
+        uris=_referenced_uri,
+    ),
     Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
-    Method("subscriptions/listen", "to server", V2026_07_28, _LAST, subscriptions.ListenParams, EmptyResult),
+    Method(
+        "subscriptions/listen",
+        "to server",
+        V2026_07_28,
+        _LAST,
+        subscriptions.ListenParams,
+        EmptyResult,
+        uris=_subscribed_uris,
+    ),
     # tasks: 2025-11-25 had them in its core, 2026-07-28 as an extension
     Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
     Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
@@ -167,7 +230,9 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     row = METHODS.get(method)
     try:
         typed = row.decoder.decode(params) if row is not None else None
-    except (msgspec.DecodeError, RecursionError):
+        if row is not None and row.uris is not None:
+            row.check_uris(typed)
+    except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri):
         # The method complains of it when it is answered: the revision and the headers are looked at first.
         typed = None
     try:

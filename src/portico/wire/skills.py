@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from portico.wire.content import CacheableResult
 from portico.wire.meta import Params
-from portico.wire.methods import Method, add_method
+from portico.wire.methods import Method, add_method, uri_in
 from portico.wire.resources import Resource
 from portico.wire.revisions import V2026_07_28
 from portico.wire.tools import ListParams
@@ -65,5 +65,15 @@ class ReadDirectoryResult(CacheableResult, kw_only=True):
 # No `named`: the draft does not put these into the header Mcp-Name, and 2026-07-28 lists the methods that have it.
 _SINCE = _UNTIL = V2026_07_28
 add_method(Method("skills/list", "to server", _SINCE, _UNTIL, ListParams, ListSkillsResult))
-add_method(Method("skills/get", "to server", _SINCE, _UNTIL, GetSkillParams, GetSkillResult))
-add_method(Method("resources/directory/read", "to server", _SINCE, _UNTIL, ReadDirectoryParams, ReadDirectoryResult))
+add_method(Method("skills/get", "to server", _SINCE, _UNTIL, GetSkillParams, GetSkillResult, uris=uri_in))
+add_method(
+    Method(
+        "resources/directory/read",
+        "to server",
+        _SINCE,
+        _UNTIL,
+        ReadDirectoryParams,
+        ReadDirectoryResult,
+        uris=uri_in,
+    )
+)

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from portico.wire.errors import UsageError
 from portico.wire.uri_matching import Matcher, Value
 from portico.wire.uri_syntax import Expression, Given, Literal, Part, decode, expand, parse
 
-__all__ = ["Given", "Template", "Templates", "Value"]
+__all__ = ["Given", "Template", "Templates", "Value", "begins_with_variable", "parsed"]
 
 
 class Template:
@@ -62,6 +63,22 @@ class Template:
         """The values with which this template gives `uri`, or None. Takes time linear in the length of `uri`."""
         units = decode(uri)
         return None if units is None else self._matcher.match(units)
+
+
+@lru_cache(maxsize=10_000)
+def parsed(text: str) -> Template | None:
+    """Return the template that a remote server wrote; None if it is malformed, and can match nothing."""
+    try:
+        return Template(text)
+    except UsageError:
+        return None
+
+
+def begins_with_variable(template: str) -> bool:
+    """Return whether the literal text that a template begins with has not even a whole scheme, so that the template
+    matches URIs of any scheme."""
+    head = template.partition("{")
+    return bool(head[1]) and ":" not in head[0] and "/" not in head[0]
 
 
 class Templates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import is_not
 from types import CoroutineType
@@ -17,7 +18,7 @@ from portico.rpc.turns import caller_of
 from portico.server.registry.catalog import KINDS, Catalog
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown
+from portico.wire.errors import Error, InvalidParams, MethodNotFound, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
 from portico.wire.tools import ToolAnnotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from portico.server.registry import mounts
     from portico.server.registry.mounts import Mount
     from portico.server.registry.views import CallerView
+    from portico.wire import uris
 else:
+    uris = LazyModule("portico.wire.uris")
     problems = LazyModule("portico.schema.problems")
     mounts = LazyModule("portico.server.registry.mounts")
 
@@ -41,6 +44,9 @@ else:
 NAMES_SECONDS = 10.0
 MISSING_SECONDS = 1.0
 MOST_LISTINGS = 1000
+_METHODS: dict[Kind, str] = {kind: method for method, kind in KINDS.items()}
+# The rank of a mount that does not list a resource, and may have it all the same.
+_UNLISTED = (3,)
 # What a body of ours asks about a task that it has begun.
 TASK_METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 
@@ -185,22 +191,27 @@ class Mounts:
         return None
 
     async def _lists(self, mount: Mount, call: Call, kind: Kind, inside: str) -> bool:
-        method = f"{kind}s/list"
+        return inside in await self._names(mount, call, kind, inside)
+
+    async def _names(self, mount: Mount, call: Call, kind: Kind, wanted: str = "") -> frozenset[str]:
+        """Return the names, URIs or templates that a mounted handler lists to the sender of a call. A cached list of
+        tools or prompts without the wanted name is soon asked for again."""
+        method = _METHODS[kind]
         at_hand = mount.known(method)
         key = (mount, method, caller_of(call)[0]) if at_hand is None else (mount, method)
         kept = self._listings.get(key)
         if kept is not None and at_hand is None:
             age = time.monotonic() - kept[0]
-            if age < MISSING_SECONDS or (inside in kept[1] and age < NAMES_SECONDS):
-                return inside in kept[1]
+            if age < MISSING_SECONDS or ((wanted in kept[1] or not wanted) and age < NAMES_SECONDS):
+                return kept[1]
         elif kept is not None and kept[0] is at_hand:
-            return inside in kept[1]
+            return kept[1]
         listed = at_hand if at_hand is not None else await mount.entries(method, call)
-        names = frozenset(one for one in (mount.inside(kind, entry.name) for entry in listed) if one is not None)
+        names = frozenset(one for one in (_inside(mount, kind, entry) for entry in listed) if one is not None)
         if len(self._listings) >= MOST_LISTINGS:
             self._listings.clear()
         self._listings[key] = (time.monotonic() if at_hand is None else at_hand, names)
-        return inside in names
+        return names
 
     # Lists
 
@@ -331,21 +342,53 @@ class Mounts:
         return await said if type(said) is CoroutineType else said
 
     async def read(self, call: Call, uri: str) -> Any:
-        """The answer of the mounted handler that has a resource."""
-        for mount in self._mounts:
-            inward = mount.inward_uri(uri)
-            if inward is not None and await self._admits(call, "resource", mount, uri):
+        """Return the answer of the mounted handler that has a resource."""
+        for mount in await self._providers(call, uri):
+            if await self._admits(call, "resource", mount, uri):
                 try:
-                    return await mount.delegate(call, "uri", inward)
+                    return await mount.delegate(call, "uri", mount.inward_uri(uri))
                 except ResourceNotFound:
                     continue
         raise ResourceNotFound(uri)
 
+    async def _providers(self, call: Call, uri: str) -> list[Mount]:
+        """Return the mounts that may have a resource, in the order in which they are asked. One that lists it, or has
+        the most specific template for it, is asked alone; a mount that is named by its prefix comes before others. If
+        no mount lists it all are asked, those without a prefix whose template begins with a variable last."""
+        fitting = [mount for mount in self._mounts if mount.inward_uri(uri) is not None]
+        if len(fitting) < 2:
+            return fitting
+        ranked = [(await self._rank(mount, call, uri), mount) for mount in fitting]
+        ranked.sort(key=lambda one: one[0])
+        if ranked[0][0] < _UNLISTED:
+            return [ranked[0][1]]
+        return [mount for _, mount in ranked]
+
+    async def _rank(self, mount: Mount, call: Call, uri: str) -> tuple[int, ...]:
+        """Return how well a mount fits a URI; less is better."""
+        inward = mount.inward_uri(uri) or ""
+        try:
+            listed = inward in await self._names(mount, call, "resource")
+            names = await self._names(mount, call, "template")
+        except Error:
+            # One that is away is no reason not to ask others.
+            return (*_UNLISTED, -len(mount.prefix or ""))
+        found = [one for one in map(uris.parsed, sorted(names)) if one is not None and one.match(inward) is not None]
+        if mount.prefix is not None and (listed or found):
+            return (0, -len(mount.prefix))
+        if listed:
+            return (1,)
+        own = [one.rank for one in found if not uris.begins_with_variable(one.text)]
+        if own:
+            return (2, *min(own))
+        return (*_UNLISTED, 1) if found else (*_UNLISTED, -len(mount.prefix or ""))
+
     async def complete(self, call: Call, params: CompleteParams) -> Any:
-        """The completions of the first mounted handler whose prefix fits."""
+        """Return the completions of the mounted handler that lists the prompt or template, or else of the first whose
+        prefix fits."""
         ref = params.ref
         name = ref.name if isinstance(ref, PromptReference) else ref.uri
-        for mount in self._mounts:
+        for mount in await self._completing(call, params):
             if isinstance(ref, PromptReference):
                 inward, inner = mount.inward(name), {"type": "ref/prompt", "name": mount.inward(name)}
             else:
@@ -355,11 +398,35 @@ class Mounts:
                 return await mount.delegate(call, "ref", inner)
         raise self.nothing_to_complete(name)
 
+    async def _completing(self, call: Call, params: CompleteParams) -> list[Mount]:
+        ref = params.ref
+        kinds: tuple[Kind, ...] = ("prompt",) if isinstance(ref, PromptReference) else ("template", "resource")
+        name = ref.name if isinstance(ref, PromptReference) else ref.uri
+        inward = {
+            mount: mount.inward(name) if kinds[0] == "prompt" else mount.inward_uri(name) for mount in self._mounts
+        }
+        fitting = [mount for mount in self._by_prefix if inward[mount] is not None]
+        if len(fitting) < 2:
+            return fitting
+        for mount in fitting:
+            for kind in kinds:
+                with suppress(Error):
+                    if inward[mount] in await self._names(mount, call, kind, inward[mount] or ""):
+                        return [mount]
+        return fitting
+
     async def _admits(self, call: Call, kind: Kind, mount: Mount, name: str) -> bool:
         if self.protection is None:
             return True
         owned = mount.owned(kind, name)
         return owned is not None and await self.protection.admit(call, kind, owned)
+
+
+def _inside(mount: Mount, kind: Kind, entry: Any) -> str | None:
+    """Return what a mounted handler itself calls an entry of one of its lists, which has its outward name."""
+    if kind in ("tool", "prompt"):
+        return mount.inside(kind, entry.name)
+    return mount.inward_uri(Catalog.name_of(entry))
 
 
 def _arguments(call: Call) -> Any:

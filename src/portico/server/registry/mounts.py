@@ -28,6 +28,7 @@ from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult, ReceivedToolResult
+from portico.wire.uris import begins_with_variable
 
 if TYPE_CHECKING:
     from portico.transport import targets, upstream
@@ -61,14 +62,21 @@ class Mount(Struct, eq=False):
         return name.removeprefix(start) if name.startswith(start) else None
 
     def outward_uri(self, uri: str) -> str:
+        """Return the URI, or the URI template, that the handler's own has outside. A template that begins with a
+        variable gets the prefix in front of all of it, so that it matches nothing of another mount."""
         scheme, mark, rest = uri.partition("://")
+        if self.prefix is not None and not mark and begins_with_variable(uri):
+            return f"{self.prefix}/{uri}"
         return uri if self.prefix is None or not mark else f"{scheme}://{self.prefix}/{rest}"
 
     def inward_uri(self, uri: str) -> str | None:
+        """Return the handler's own URI; None if it cannot be one of its own."""
         if self.prefix is None:
             return uri
-        scheme, mark, rest = uri.partition("://")
         start = f"{self.prefix}/"
+        if uri.startswith(start):
+            return uri.removeprefix(start)
+        scheme, mark, rest = uri.partition("://")
         return f"{scheme}://{rest.removeprefix(start)}" if mark and rest.startswith(start) else None
 
     @property

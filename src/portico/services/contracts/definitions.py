@@ -136,6 +136,9 @@ class Definition(Struct, frozen=True, kw_only=True):
     annotations: dict[str, Any] = field(default_factory=dict)
     # Whether it may be called as a task: "forbidden" or nothing, "optional", "required".
     task: str = ""
+    # The members that the others do not cover, such as icons, `_meta` and those that are not in the schema: a host may
+    # show them, and a model may read them.
+    others: dict[str, Any] = field(default_factory=dict)
     notes: SpecNotes = SpecNotes()
     # Why the author's notes could not be read.
     trouble: str = ""
@@ -233,9 +236,22 @@ def definition_of(entry: Mapping[str, Any], module: str = "", taken: Iterable[st
         output_schema=gives,
         annotations=dict(_mapping(entry.get("annotations"))),
         task=_text(_mapping(entry.get("execution")).get("taskSupport")),
+        others=_others(entry, meta),
         notes=notes,
         trouble=trouble or troubled or also,
     )
+
+
+_COVERED = {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution", "_meta"}
+
+
+def _others(entry: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: said for name, said in entry.items() if name not in _COVERED and said is not None}
+    own = {name: said for name, said in meta.items() if name not in (NOTES, VERSION, INVOCATION)}
+    found |= {"_meta": own} if own else {}
+    if not found or _is_shallow(found):
+        return found
+    return {UNREADABLE: hashlib.sha256(repr(found).encode(errors="backslashreplace")).hexdigest()}
 
 
 def _schema(said: Any) -> tuple[Schema | None, str]:
@@ -297,8 +313,8 @@ def plain(tool: Definition) -> dict[str, Any]:
         said["annotations"] = tool.annotations
     if tool.task:
         said["execution"] = {"taskSupport": tool.task}
-    meta = {VERSION: tool.version} if tool.version else {}
-    return {**said, "_meta": {**meta, INVOCATION: tool.invocation}}
+    meta = {**tool.others.get("_meta", {}), **({VERSION: tool.version} if tool.version else {})}
+    return {**tool.others, **said, "_meta": {**meta, INVOCATION: tool.invocation}}
 
 
 def digest(tool: Definition) -> str:

@@ -218,6 +218,10 @@ def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
     for word in ("title", "description"):
         if getattr(before, word) != getattr(after, word):
             yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another", "", is_words=True)
+    for member in sorted({*before.others, *after.others}):
+        if before.others.get(member) != after.others.get(member):
+            said = f"the member {member} is another"
+            yield ContractChange(after.name, "patch", "tool", member, said, "", is_words=True)
 
 
 def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:

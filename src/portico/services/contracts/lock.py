@@ -18,7 +18,9 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.offers import LISTS, Offer, OfferKind, offers_of
 
 FILE = "contracts.lock"
-FORM = 1
+# Form 1 did not pin `_meta`, icons and unknown members: where there are some, they count as changed.
+FORM = 2
+_OLD_FORM = 1
 LONGEST = 32 * 1024 * 1024
 
 
@@ -92,8 +94,8 @@ def read(text: str | bytes) -> Contract:
         said = decode_bounded(text, type=_Lock)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise BadLock(f"this is no {FILE}: {str(failure).replace('`', chr(39))}") from None
-    if said.lock != FORM:
-        raise BadLock(f"this {FILE} is of form {said.lock}, and this is for form {FORM}: write it anew")
+    if said.lock not in (_OLD_FORM, FORM):
+        raise BadLock(f"lock must be {FORM} or {_OLD_FORM} in {FILE}, got {said.lock}: write the file again")
     server = said.server
     return Contract(
         server=server.name,

@@ -17,9 +17,11 @@ LISTS: dict[OfferKind, tuple[str, str, str]] = {
     "resource": ("resources/list", "resources", "uri"),
     "template": ("resources/templates/list", "resourceTemplates", "uriTemplate"),
 }
-# Sizes and times of change are news of what is there, and no promise.
-_PINNED = ("name", "uri", "uriTemplate", "title", "description", "mimeType", "arguments")
+# Sizes and times of change describe the content at the moment and are not pinned; all other members are.
+_NOT_PINNED, _CHANGED_AT = "size", "lastModified"
 _WORDS = ("title", "description")
+# Members that programs depend on. All others are shown by hosts or read by models.
+_USED = ("name", "uri", "uriTemplate", "mimeType")
 
 
 class Offer(Struct, frozen=True):
@@ -56,9 +58,18 @@ def offers_of(kind: OfferKind, listed: Iterable[Any]) -> list[Offer]:
     found: dict[str, Offer] = {}
     for entry in listed:
         if isinstance(entry, Mapping) and isinstance(entry.get(key), str):
-            pinned = {name: entry[name] for name in _PINNED if entry.get(name) is not None}
-            found.setdefault(entry[key], Offer(kind, entry[key], pinned))
+            found.setdefault(entry[key], Offer(kind, entry[key], _pinned(entry)))
     return list(found.values())
+
+
+def _pinned(entry: Mapping[str, Any]) -> dict[str, Any]:
+    ordered = dict.fromkeys(("name", "uri", "uriTemplate", "title", "description", "mimeType", "arguments", *entry))
+    found = {name: entry[name] for name in ordered if entry.get(name) is not None and name != _NOT_PINNED}
+    if isinstance(found.get("annotations"), Mapping):
+        found["annotations"] = {name: said for name, said in found["annotations"].items() if name != _CHANGED_AT}
+        if not found["annotations"]:
+            del found["annotations"]
+    return found
 
 
 def offer_changes(old: Iterable[Offer], new: Iterable[Offer]) -> Iterator[OfferChange]:
@@ -79,7 +90,7 @@ def _changed(was: Offer, now: Offer) -> Iterator[OfferChange]:
     for member in dict.fromkeys([*was.definition, *now.definition]):
         if member == "arguments" or was.definition.get(member) == now.definition.get(member):
             continue
-        is_words = member in _WORDS or (member == "name" and now.kind != "prompt")
+        is_words = member not in _USED or (member == "name" and now.kind != "prompt")
         yield OfferChange(now, member, f"the {member} is another", is_breaking=not is_words, is_words=is_words)
     yield from _arguments(now, _named(was), _named(now))
 

@@ -1,0 +1,64 @@
+"""Validation of the URIs in requests. Pure. See `uri_forms.py` for what a valid URI may be read as."""
+
+from __future__ import annotations
+
+import re
+
+# Compiled by `re` when they are first needed: most URIs pass without.
+_ESCAPES = r"(?:%[0-9A-Fa-f]{2})+"
+_BROKEN_ESCAPE = r"%(?![0-9A-Fa-f]{2})"
+_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
+# Control characters, every kind of white space (parsers trim it), half surrogate pairs, the byte order mark, and the
+# noncharacters, which RFC 3987 excludes and which stand for wildcards in access patterns.
+_REFUSED = (
+    "[\\x00-\\x20\\x7f-\\xa0\\u1680\\u180e\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff"
+    "\\ud800-\\udfff\\ufdd0-\\ufdef\\\\"
+    + "".join(f"\\U{plane << 16 | last:08x}" for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+
+
+class InvalidUri(ValueError):
+    """A URI that different parsers read differently."""
+
+
+def check_uri(uri: str) -> None:
+    """Raise InvalidUri for a URI that must not reach a parser: with control characters, white space or backslashes, raw
+    or (control characters) percent-encoded, or with broken percent-encoding. Templates pass too."""
+    if uri.isascii() and uri.isprintable() and not any(char in uri for char in " \\%"):
+        return
+    refused = re.search(_REFUSED, uri)
+    if refused is not None:
+        raise InvalidUri(f"a URI must not contain {_describe(refused[0])}, found at position {refused.start()}")
+    broken = re.search(_BROKEN_ESCAPE, uri)
+    if broken is not None:
+        raise InvalidUri(
+            f"'%' in a URI must be followed by two hexadecimal digits, found {uri[broken.start() :][:3]!r} at position "
+            f"{broken.start()}; write '%25' for a percent sign"
+        )
+    for escapes in re.finditer(_ESCAPES, uri):
+        _check_escapes(escapes)
+
+
+def _check_escapes(escapes: re.Match[str]) -> None:
+    place = f"found {escapes[0][:30]!r} at position {escapes.start()}"
+    try:
+        decoded = bytes.fromhex(escapes[0].replace("%", "")).decode()
+    except UnicodeDecodeError:
+        raise InvalidUri(f"percent-encoded bytes in a URI must be UTF-8, {place}") from None
+    if re.search(_CONTROL, decoded):
+        raise InvalidUri(f"a URI must not contain percent-encoded control characters, {place}")
+
+
+def _describe(char: str) -> str:
+    # Only errors need it.
+    import unicodedata
+
+    code = f"U+{ord(char):04X}"
+    if char == "\\":
+        return "a backslash"
+    if char == " ":
+        return "a space"
+    category = unicodedata.category(char)
+    named = {"Cc": "a control character", "Cs": "half a surrogate pair", "Cn": "a noncharacter"}
+    return f"{named.get(category, 'white space')} ({code})"

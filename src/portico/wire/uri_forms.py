@@ -1,0 +1,242 @@
+"""The readings of a URI that authorization has to judge. Pure.
+
+The target of a request parses its URI again, and parsers disagree. WHATWG URL (Node's `new URL`) resolves `..` and
+`%2e`, takes `\\` for `/`, drops tabs and line breaks and canonicalizes hosts. Python servers often use
+`posixpath.normpath(unquote(urlsplit(uri).path))`, which also merges `//` and ignores the host. Others cut off the
+scheme and use the rest as it is. So a URI that no parser should meet is refused (`uri_check.py`), and any other is
+judged in all of its readings: an allow has to cover every one of them, a deny needs only one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+# How many times a reader may percent-decode a URI.
+MAX_DECODES = 3
+MAX_CACHED_CHARS = 256
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_TAIL = re.compile(r"[?#].*", re.DOTALL)
+_DROPPED = str.maketrans("", "", "\t\r\n")
+_DOT = re.compile(r"%2e", re.IGNORECASE)
+_DRIVE = re.compile(r"[A-Za-z][:|]")
+_PARAMETERS = re.compile(r";[^/]*")
+# URIs that all parsers read alike, so that long lists of resources are filtered fast.
+_PLAIN = re.compile(
+    r"(?:file:///|(?!(?:file|https?|wss?|ftp):)[a-z][a-z0-9+.-]*://[a-z][a-z0-9_-]*(?:/|$))"
+    r"(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/(?!$)|$))*"
+)
+# The schemes that WHATWG URL calls special, apart from `file`, with their default ports.
+_DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+
+
+class UriForms(Struct, frozen=True):
+    """The readings of a URI."""
+
+    # With the query and fragment, and without them where there are any: an allow must cover all of both.
+    whole: tuple[str, ...]
+    paths: tuple[str, ...]
+    # Readings of lenient targets in addition, such as those that ignore the host of a file: URI: for denies alone.
+    lenient: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.whole
+        yield from self.paths
+        yield from self.lenient
+
+
+def uri_forms(uri: str) -> UriForms:
+    """Return every reading of a URI."""
+    if _PLAIN.fullmatch(uri):
+        return UriForms((uri,), (), ())
+    return _cached_forms(uri) if len(uri) <= MAX_CACHED_CHARS else _find_forms(uri)
+
+
+def _find_forms(uri: str) -> UriForms:
+    whole = _readings(uri)
+    paths = _readings(*(without for one in whole if (without := _TAIL.sub("", one)) != one))
+    lenient = dict.fromkeys(form for one in (*whole, *paths) for form in _lenient_readings(one))
+    compatible = unicodedata.normalize("NFKC", uri) if not uri.isascii() else uri
+    if compatible != uri:
+        # Full-width dots and slashes are dots and slashes to a target that normalizes first.
+        lenient |= dict.fromkeys(_readings(compatible))
+    return UriForms(
+        tuple(whole),
+        tuple(form for form in paths if form not in whole),
+        tuple(form for form in lenient if form not in whole and form not in paths),
+    )
+
+
+_cached_forms = lru_cache(maxsize=4096)(_find_forms)
+
+
+def _readings(*uris: str) -> dict[str, None]:
+    """Return the URIs as they are and decoded up to MAX_DECODES times, each with its dot segments resolved in every
+    usual way: with the host apart or as part of the path, with `//` kept or merged, before or after decoding."""
+    found = dict.fromkeys(uris)
+    queue = [(uri, 0) for uri in found]
+    for text, decodes in queue:
+        others = [(form, decodes) for form in _resolved(text)]
+        if "%" in text and decodes < MAX_DECODES:
+            others.append((unquote(text), decodes + 1))
+        for form, depth in others:
+            if form not in found:
+                found[form] = None
+                queue.append((form, depth))
+    return found
+
+
+def _resolved(uri: str) -> Iterator[str]:
+    plain = uri.translate(_DROPPED).replace("\\", "/").strip("\x00 ")
+    match = _SCHEME.fullmatch(plain)
+    scheme, rest = (match[1].lower() + ":", match[2]) if match else ("", plain)
+    # A target that takes what stands behind `://` for a path.
+    mark = "//" if rest.startswith("//") else ""
+    yield f"{scheme}{mark}{_resolve_path(rest[len(mark) :], merge=True)}"
+    authority, path = _split_authority(scheme, rest)
+    tail = _TAIL.search(path)
+    end = "" if tail is None else tail[0]
+    path = path if tail is None else path[: tail.start()]
+    for merge in (False, True):
+        resolved = _resolve_path(path, merge=merge)
+        yield _join(scheme, authority, resolved + end)
+
+
+def _split_authority(scheme: str, rest: str) -> tuple[str | None, str]:
+    """Return the authority, None if there is none, and the path with query and fragment, as WHATWG URL finds them."""
+    if scheme == "file:" and not rest.startswith("//"):
+        return "", f"/{rest.lstrip('/')}"
+    if scheme.removesuffix(":") in _DEFAULT_PORTS:
+        rest = "//" + rest.lstrip("/")
+    if not rest.startswith("//"):
+        return None, rest
+    end = re.search(r"[/?#]", rest[2:])
+    at = len(rest) if end is None else end.start() + 2
+    authority, path = rest[2:at], rest[at:]
+    if scheme == "file:" and authority.lower() == "localhost":
+        return "", path
+    if scheme == "file:" and _DRIVE.fullmatch(authority):
+        return "", f"/{authority[0]}:{path}"
+    return authority, path
+
+
+def _resolve_path(path: str, *, merge: bool) -> str:
+    """Return a path without dot segments (RFC 3986, section 5.2.4). `merge`: empty segments go first, as `normpath` has
+    it; WHATWG URL keeps them, and `..` removes them."""
+    parts: list[str] = []
+    start = "/" * path.startswith("/")
+    names = path[len(start) :].split("/")
+    for at, part in enumerate(names):
+        dots, last = _DOT.sub(".", part), at == len(names) - 1
+        if dots == "..":
+            del parts[-1:]
+        elif dots != "." and not (merge and not part and not last):
+            parts.append(part)
+            continue
+        if last and parts:
+            parts.append("")
+    if parts and start and re.fullmatch(r"[A-Za-z]\|", parts[0]):
+        parts[0] = f"{parts[0][0]}:"
+    return start + "/".join(parts)
+
+
+def canonical_spellings(uri: str) -> tuple[str, ...]:
+    """Return a URI, or a glob of URIs, as it is written and in canonical spelling, where that differs. Unlike
+    `uri_forms` it adds no reading that could be another resource."""
+    found = _readings(uri)
+    for one in (*found,):
+        scheme, authority, path = _split(one)
+        host = None if authority is None else _canonical_host(scheme, authority)
+        found.setdefault(_join(scheme, host, path))
+        found.setdefault(_join(scheme, host, _without_slash(path)))
+    return tuple(found)
+
+
+def _lenient_readings(uri: str) -> Iterator[str]:
+    scheme, authority, path = _split(uri)
+    paths = dict.fromkeys((path, _PARAMETERS.sub("", path)))
+    for one in (*paths,):
+        # `normpath` and `pathlib` drop a slash at the end.
+        paths.setdefault(_without_slash(one))
+    hosts = dict.fromkeys((authority,) if authority is None else (authority, _canonical_host(scheme, authority)))
+    if scheme == "file:":
+        # `urlsplit(uri).path` is the same for every host.
+        hosts.setdefault("")
+    for host in hosts:
+        for one in paths:
+            yield _join(scheme, host, one)
+            yield _join(scheme, host, _resolve_path(one, merge=True))
+
+
+def _split(uri: str) -> tuple[str, str | None, str]:
+    """Return the scheme with its colon, the authority, None if there is none, and the rest."""
+    match = _SCHEME.fullmatch(uri)
+    scheme, rest = (match[1].lower() + ":", match[2]) if match else ("", uri)
+    return scheme, *_split_authority(scheme, rest)
+
+
+def _join(scheme: str, authority: str | None, path: str) -> str:
+    return f"{scheme}{path}" if authority is None else f"{scheme}//{authority}{path}"
+
+
+def _without_slash(path: str) -> str:
+    return path.rstrip("/") or path[:1]
+
+
+def _canonical_host(scheme: str, authority: str) -> str:
+    """Return the host as WHATWG URL serializes it, with Unicode instead of Punycode, and the port if it is another than
+    the default."""
+    host = authority.rpartition("@")[2]
+    if host.startswith("["):
+        host, _, port = host.partition("]")
+        host, port = _canonical_ipv6(host[1:]), port.removeprefix(":")
+    else:
+        host, _, port = host.partition(":")
+        decoded = unicodedata.normalize("NFKC", unquote(host)).casefold().replace("\u3002", ".")
+        decoded = "".join(char for char in decoded if unicodedata.category(char) != "Cf")
+        host = ".".join(map(_decode_label, (decoded.removesuffix(".") or decoded).split(".")))
+        host = _decode_ipv4(host) or host
+    port = port.lstrip("0") if port.isascii() and port.isdigit() else port
+    return host if not port or port == _DEFAULT_PORTS.get(scheme.removesuffix(":")) else f"{host}:{port}"
+
+
+def _canonical_ipv6(address: str) -> str:
+    # Few URIs have one, and the module is slow to load.
+    from ipaddress import AddressValueError, IPv6Address
+
+    try:
+        return f"[{IPv6Address(address).compressed}]"
+    except AddressValueError:
+        return f"[{address}]"
+
+
+def _decode_label(label: str) -> str:
+    if not label.startswith("xn--"):
+        return label
+    try:
+        return label[4:].encode("ascii").decode("punycode")
+    except UnicodeError:
+        return label
+
+
+def _decode_ipv4(host: str) -> str | None:
+    """Return the dotted form of an IPv4 address that is written in hexadecimal, in octal, or in fewer than four
+    numbers; None for any other host."""
+    numbers = []
+    parts = host.split(".")
+    for part in parts:
+        match = re.fullmatch(r"(0x)([0-9a-f]*)|(0)([0-7]+)|([0-9]+)", part)
+        if match is None or len(part) > 32:
+            return None
+        digits, base = (match[2], 16) if match[1] else (match[4], 8) if match[3] else (match[5], 10)
+        numbers.append(int(digits or "0", base))
+    if len(parts) > 4 or any(one > 255 for one in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(parts)):
+        return None
+    value = numbers[-1] + sum(one << 8 * (3 - at) for at, one in enumerate(numbers[:-1]))
+    return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
