@@ -49,12 +49,13 @@ class _Ticket(Struct, frozen=True, array_like=True):
 
 
 class _Connecting(Struct, frozen=True):
-    """A person who is about to connect something; `shown` is what they call themselves."""
+    """A user who is about to connect an account; `shown` is the name that is displayed, `url` the upstream's."""
 
     principal: str
     upstream: str
     shown: str = ""
     pending: PendingCode | None = None
+    url: str = ""
 
 
 class Connector:
@@ -118,7 +119,7 @@ class Connector:
             )
         account = self._account(about.upstream)
         flow = fresh_value()
-        body = _packed(msgspec.structs.replace(about, shown=who.shown))
+        body = _packed(msgspec.structs.replace(about, shown=who.shown, url=account.url))
         await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body))
         facts = [
             ("You are", who.shown),
@@ -137,7 +138,7 @@ class Connector:
         about = _unpacked(await self._logins.resume(said.get("flow", ""), browser, _CONSENT))
         if said.get("answer") != "yes" or browser is None:
             return html.page(200, "Nothing was connected", "<p>You can close this window.</p>")
-        account = self._account(about.upstream)
+        account = self._account(about.upstream, about.url)
         url, pending = await self.vault.begin(account)
         body = _packed(msgspec.structs.replace(about, pending=pending))
         await self._logins.begin(pending.state, browser, Flow(_RETURN, body))
@@ -148,7 +149,7 @@ class Connector:
         said = parameters_of(request.query)
         browser = self._logins.cookie.read(request)
         about = _unpacked(await self._logins.resume(said.get("state", ""), browser, _RETURN))
-        account = self._account(about.upstream)
+        account = self._account(about.upstream, about.url)
         if about.pending is None:
             raise PageRefused(_OLD)
         try:
@@ -204,10 +205,12 @@ class Connector:
             raise PageRefused(_OLD)
         return ticket
 
-    def _account(self, alias: str) -> UpstreamAccount:
-        if alias not in self.accounts:
+    def _account(self, alias: str, url: str | None = None) -> UpstreamAccount:
+        """Return the account at an upstream. Raises PageRefused if it is gone, or at another URL than the user saw."""
+        account = self.accounts.get(alias)
+        if account is None or url not in (None, account.url):
             raise PageRefused(_OLD)
-        return self.accounts[alias]
+        return account
 
 
 def _packed(about: _Connecting) -> Raw:
