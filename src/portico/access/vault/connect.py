@@ -101,7 +101,7 @@ class Connector:
             raise PageRefused(_OLD)
         browser = self._logins.cookie.read(request) or fresh_value()
         body = _packed(_Connecting(ticket.principal, ticket.upstream))
-        url = await self._logins.send_to_login(browser, _LOGIN, body)
+        url = await self._logins.send_to_login(browser, _LOGIN, body, request.peer)
         return redirect(url, self._logins.cookie.write(browser))
 
     async def logged_in(self, arrived: Arrived) -> Answer:
@@ -120,7 +120,7 @@ class Connector:
         account = self._account(about.upstream)
         flow = fresh_value()
         body = _packed(msgspec.structs.replace(about, shown=who.shown, url=account.url))
-        await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body))
+        await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body), arrived.address)
         facts = [
             ("You are", who.shown),
             ("You connect", f"{account.title or account.alias} ({urlsplit(account.url).hostname})"),
@@ -141,7 +141,7 @@ class Connector:
         account = self._account(about.upstream, about.url)
         url, pending = await self.vault.begin(account)
         body = _packed(msgspec.structs.replace(about, pending=pending))
-        await self._logins.begin(pending.state, browser, Flow(_RETURN, body))
+        await self._logins.begin(pending.state, browser, Flow(_RETURN, body), request.peer)
         return html.going(url, account.title or account.alias, self._logins.cookie.write(browser))
 
     async def returned(self, request: Request) -> Answer:
@@ -165,7 +165,7 @@ class Connector:
     async def overview(self, request: Request) -> Answer:
         """First of all the person logs in, who sees their own."""
         browser = self._logins.cookie.read(request) or fresh_value()
-        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")))
+        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")), request.peer)
         return redirect(url, self._logins.cookie.write(browser))
 
     async def connections(self, arrived: Arrived) -> Answer:
@@ -178,7 +178,8 @@ class Connector:
         if not found:
             return html.page(200, "Nothing is connected", f"<p>{escape(who.shown)} has connected no account.</p>")
         flow = fresh_value()
-        await self._logins.begin(flow, arrived.browser, Flow(_OFF, _packed(_Connecting(principal, "", who.shown))))
+        about = Flow(_OFF, _packed(_Connecting(principal, "", who.shown)))
+        await self._logins.begin(flow, arrived.browser, about, arrived.address)
         care = "What is disconnected is used no more. The account itself, and what was done with it, stays as it is."
         action, cookie = f"{self._logins.home}/connect/off", self._logins.cookie.write(arrived.browser)
         return html.choice(f"What {who.shown} has connected", found, care, action, flow, "Disconnect", cookie)
