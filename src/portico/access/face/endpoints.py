@@ -81,7 +81,7 @@ class FaceEndpoints:
         except SentBack as refusal:
             uri = said["redirect_uri"]
             if not await self._face.is_approved(client, uri):
-                # Anybody can register a client: its links must not lead from this host to another without a decision.
+                # Every program can register: its links must not lead from this host to another without a decision.
                 raise PageRefused(
                     f"The program that sent you here made a request that cannot be granted: {refusal} ({refusal.error})"
                 ) from None
