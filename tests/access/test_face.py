@@ -65,7 +65,7 @@ async def test_the_consent_page_names_the_client_and_lets_nobody_frame_it(stand:
         browser = oidc.Browser()
         page = await asyncio.to_thread(browser.request, "GET", login.url)
         assert "&lt;b&gt;Bank&lt;/b&gt;" in page.text and "\u202e" not in page.text
-        assert "a program on this computer" in page.text and "read your notes" in page.text
+        assert "an application on this computer" in page.text and "read your notes" in page.text
         assert "not verified" in page.text and urlsplit(face.face.logins.where.issuer).hostname in page.text
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
         assert page.headers["x-frame-options"] == "DENY" and page.headers["cache-control"] == "no-store"

@@ -15,11 +15,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from access_desk import REDIRECT_URI
+from msgspec.structs import replace
 
 import oidc
+from portico.access.face.logins import MIGRATIONS, source_of
 from portico.auth.provider import rows
-from portico.auth.provider.clients import KnownClient, redirects_to
+from portico.auth.provider.clients import KnownClient, checked_redirect_uris, redirects_to
+from portico.auth.provider.refusals import GrantRefused
 from portico.auth.sealing import digest
+from portico.store.database import Database
 
 Stand = Callable[..., Any]
 PATIENCE = 60.0
@@ -142,13 +147,63 @@ def test_only_loopback_has_free_ports() -> None:
         "http://example.com/x",
         "https://a.example/#x",
         "https://u@a.example/",
+        "https://%D1%81laude.ai/cb",
+        "https://сlaude.ai/cb",
         "",
+        "ms-appinstaller:?source=https://evil.example/x.msix",
+        "MS-Appinstaller:?source=https://evil.example/x.msix",
+        "search-ms:query=x",
+        "search:query=x",
+        "ms-word:ofe|u|https://evil.example/x",
+        "ms-office.example.com:/x",
+        "file:///etc/passwd",
+        "vbscript:x",
+        "view-source:https://a.example/",
+        "web+mcp://claude.ai/cb",
+        "evilapp://login.example/",
+        "intent://a.example/#Intent;end",
+        "shell:startup",
+        "ftp://a.example/",
+        "http://localhost.evil.example/",
     ],
 )
 async def test_a_redirect_uri_that_cannot_be_trusted_is_not_registered(stand: Stand, uri: str) -> None:
     async with stand() as face:
         status, said = await face.post("/register", body=b'{"redirect_uris": ["' + uri.encode() + b'"]}')
         assert (status, said["error"]) == (400, "invalid_redirect_uri")
+
+
+@pytest.mark.parametrize(
+    ("uri", "destination"),
+    [
+        ("https://claude.ai/api/callback", "<dd>claude.ai</dd>"),
+        ("https://claude.ai:8443/api/callback", "<dd>claude.ai:8443</dd>"),
+        ("https://xn--laude-2fg.ai/cb", "<dd>xn--laude-2fg.ai</dd>"),
+        ("http://localhost:9/cb", "<dd>an application on this computer</dd>"),
+        ("https://127.0.0.1:9/cb", "<dd>an application on this computer</dd>"),
+        ("com.evil.app://claude.ai/cb", "<dd>an application on this device, by the scheme com.evil.app:</dd>"),
+        ("cursor://anysphere.cursor-retrieval/cb", "<dd>an application on this device, by the scheme cursor:</dd>"),
+        ("vscode-insiders://claude.ai/", "<dd>an application on this device, by the scheme vscode-insiders:</dd>"),
+        ("claude://claude.ai/mcp", "<dd>an application on this device, by the scheme claude:</dd>"),
+    ],
+)
+async def test_the_consent_page_says_where_the_answer_goes(stand: Stand, uri: str, destination: str) -> None:
+    async with stand() as face:
+        client = await face.register(redirect_uris=[uri], client_name="Claude")
+        login = face.prepare(client["client_id"], redirect_uri=uri)
+        seen = await asyncio.to_thread(oidc.Browser().request, "GET", login.url)
+        assert f"<dt>The answer goes to</dt>{destination}" in seen.text
+        assert "Claude (what it calls itself)" in seen.text and "a program that calls itself “Claude”" in seen.text
+        assert "Let Claude in?" not in seen.text
+
+
+def test_an_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
+    client = KnownClient(id="x", redirect_uris=checked_redirect_uris(["ourapp://done"], configured=True))
+    assert redirects_to(client, "ourapp://done")
+    assert not redirects_to(replace(client, kind="registered"), "ourapp://done")
+    for uri in ("javascript:x", "ms-appinstaller:x", "search-ms:x", "file:///x", "http://a.example/"):
+        with pytest.raises(GrantRefused):
+            checked_redirect_uris([uri], configured=True)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"redirect_uris": 5}', b'{"redirect_uris": []}', b"[" * 30_000])
@@ -173,10 +228,97 @@ async def test_registration_can_be_turned_off(stand: Stand) -> None:
         ({"request_uri": "https://evil.example/"}, "request_not_supported"),
     ],
 )
-async def test_a_client_is_told_what_is_wrong_with_its_request(stand: Stand, wrong: dict[str, str], error: str) -> None:
+async def test_only_a_client_that_a_user_let_in_is_told_what_is_wrong(
+    stand: Stand, wrong: dict[str, str], error: str
+) -> None:
+    """RFC 9700, 4.11.2: anybody can register, so a link of this host would lead anywhere."""
     async with stand() as face:
-        login = await face.login((await face.register())["client_id"], **wrong)
+        client = (await face.register(redirect_uris=[REDIRECT_URI, "https://evil.example/phish"]))["client_id"]
+        other = (await face.register())["client_id"]
+
+        async def ask(client: str, **more: str) -> oidc.Seen:
+            login = face.prepare(client, **wrong, **more)
+            return await asyncio.to_thread(oidc.Browser().request, "GET", login.url)
+
+        seen = await ask(client)
+        assert seen.status == 400 and seen.location is None and error in seen.text and "http-equiv" not in seen.text
+        assert (await face.login(client)).parameters["code"]
+        login = await face.login(client, **wrong)
         assert login.parameters["error"] == error and login.parameters["iss"] == face.issuer
+        # Neither another client, nor another address of the same one.
+        for seen in (await ask(other), await ask(client, redirect_uri="https://evil.example/phish")):
+            assert seen.status == 400 and seen.location is None
+
+
+async def test_who_says_no_is_not_sent_to_a_host_that_nobody_has_let_in(stand: Stand) -> None:
+    async with stand() as face:
+        uri = "https://evil.example/phish"
+        client = (await face.register(redirect_uris=[uri]))["client_id"]
+        browser = oidc.Browser(answer="no")
+        page = await asyncio.to_thread(browser.request, "GET", face.prepare(client, redirect_uri=uri).url)
+        seen = await asyncio.to_thread(browser.submit, page)
+        assert seen.status == 200 and seen.location is None
+        assert "Access was declined" in seen.text and "evil.example" in seen.text and "http-equiv" not in seen.text
+
+
+# Floods
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("table", ["flows", "clients"])
+async def test_a_flood_from_one_network_takes_no_room_of_others(
+    engine: str, table: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MAX_FLOWS", 40), ("MAX_CLIENTS", 40), ("MAX_PER_NETWORK", 10), ("MAX_PER_WIDER_NETWORK", 20)):
+        monkeypatch.setattr(rows, name, value)
+    url = "sqlite://" if engine == "sqlite" else request.getfixturevalue("postgres_url")
+    made = 0
+
+    def begin(address: str) -> Callable[[Any], None]:
+        nonlocal made
+        made += 1
+        now, name, source = 1000.0 + made / 1000, f"{address} {made}", source_of(address)
+        if table == "flows":
+            return partial(rows.begin_flow, flow=name, browser="b", body="x", now=now, source=source)
+        client = KnownClient(id=name, redirect_uris=(REDIRECT_URI,), kind="registered")
+        return partial(rows.keep_client, client=client, now=now, expires_at=now + 600, source=source)
+
+    async with Database(url) as database:
+        await database.migrate("provider", MIGRATIONS)
+
+        async def left(*addresses: str) -> list[int]:
+            kind = f"provider_{table[:-1]}"
+            counts = f"select count(*) from {kind} where network = :network"
+            return [
+                await database.read(lambda tx, one=one: tx.one(int, counts, {"network": source_of(one).network}))
+                for one in addresses
+            ]
+
+        for address in ("192.0.2.1", "192.0.2.2", "2001:db8:1::1", "203.0.113.7"):
+            await database.write(begin(address))
+        # One address, one /64, one /24, one /48, and several networks together.
+        for address in ("198.51.100.1", "2001:db8:2::1", "2001:db8:2::2"):
+            for _ in range(30):
+                await database.write(begin(address))
+            assert await left(address) == [10]
+        for last in range(60):
+            await database.write(begin(f"198.51.100.{last}"))
+        for last in range(60):
+            await database.write(begin(f"2001:db8:2:{last:x}::1"))
+        for last in range(60):
+            await database.write(begin(f"198.51.{last % 3}.{last}"))
+        assert await left("192.0.2.1", "192.0.2.2", "2001:db8:1::1", "203.0.113.7") == [1, 1, 1, 1]
+        await database.write(begin("192.0.2.3"))
+        assert await left("192.0.2.3", "192.0.2.1") == [1, 1]
+        kind = f"provider_{table[:-1]}"
+        assert await database.read(lambda tx: tx.one(int, f"select count(*) from {kind}")) <= 40
+
+
+def test_what_one_sender_may_have_all_of_is_one_wider_network() -> None:
+    assert source_of("192.0.2.7") == rows.Source("192.0.2.7", "192.0.2.0/24")
+    assert source_of("::ffff:192.0.2.7") == source_of("192.0.2.7")
+    assert source_of("2001:db8:1:2:3::4") == rows.Source("2001:db8:1:2::", "2001:db8:1::/48")
+    assert source_of("local") == rows.Source("local", "local")
 
 
 # Consent

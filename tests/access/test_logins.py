@@ -130,6 +130,21 @@ def test_who_is_shown_like_another_is_not_let_in_for_them(entry: str, claims: di
     assert not admits(where, identify(where, {"sub": "8", **claims}))
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"email": "anna@acme.example", "email_verified": False},
+        {"email": " anna@acme.example"},
+        {"email": ""},
+        {"Email": "anna@acme.example"},
+    ],
+)
+def test_an_email_address_that_is_not_verified_is_no_subject(claims: dict[str, Any]) -> None:
+    where = login_settings({**OURS, "issuer": "https://login.acme.example", "allow": ["*"], "subject": "email"})
+    with pytest.raises(AuthorizationFailed):
+        identify(where, {"sub": "8", **claims})
+
+
 def test_a_provider_that_lets_in_no_one_is_a_mistake() -> None:
     server = Server("desk", auth=GitHubProvider(client_id="id", base_url="https://desk.example", allow=[]))
     with pytest.raises(UsageError, match="say who may come in"):

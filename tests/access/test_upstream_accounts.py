@@ -22,8 +22,11 @@ from portico import Client, Context, Gateway, Server
 from portico.access import settings as access_settings
 from portico.access.vault import rows
 from portico.access.vault import vault as vaults
+from portico.access.vault.connections import UpstreamAccount
 from portico.access.vault.rows import CredentialSlot
 from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
+from portico.auth.errors import CredentialsMismatch
+from portico.auth.sealing import KeyRing
 from portico.wire.errors import InvalidParams, ToolError
 from portico.wire.inputs import ElicitParams, ElicitResult
 
@@ -226,6 +229,43 @@ async def test_a_token_is_renewed_ahead_once_for_all_processes(
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
+async def test_a_credential_is_bound_to_the_url_of_its_upstream(place: Any) -> None:
+    """An alias may be given to another server, which must not see what users stored for the first."""
+    async with place() as at, at.client("anna") as anna:
+        await anna.call_tool("notes_connect_account")
+        vault, account = (connector := at.standing.server.connector).vault, connector.accounts["notes"]
+        slot = CredentialSlot(f"{at.standing.issuer} anna", "notes")
+        held = await vault.token(account, slot)
+        assert held.server == account.url
+        others = ("https://evil.example/mcp", f"{account.url}/other", account.url.replace("127.0.0.1", "localhost"))
+        # Those of an older version have no URL, and go by their resource.
+        for server in (account.url, ""):
+            await age(vault, slot, server=server, expires_at=held.expires_at)
+            for url in others[: None if server else 1]:
+                moved = msgspec.structs.replace(account, url=url)
+                for refused in (None, held.access_token):
+                    assert await vault.token(moved, slot, refused) is None
+                assert not await vault.wait(moved, slot, 0.0)
+            assert (await vault.token(account, slot)).access_token == held.access_token
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+
+
+async def test_a_configured_client_is_bound_to_its_first_issuer() -> None:
+    """An upstream that names another issuer later does not get the client's secret sent there."""
+    client = Registration(client_id="desk", client_secret="s")
+    account = UpstreamAccount(alias="notes", url="https://notes.example/mcp", client=client)
+    vault = vaults.Vault("https://desk.example", "sqlite://", KeyRing([b"k" * 32]))
+    async with vault.serving():
+        await vault._keep_client(account, "https://login.example", await vault._credentials(account))
+        known = await vault._credentials(account)
+        known.bind(account.url, "desk", "https://login.example")
+        with pytest.raises(CredentialsMismatch):
+            known.bind(account.url, "desk", "https://evil.example")
+        # The operator has configured another URL: nothing is known of that one.
+        moved = msgspec.structs.replace(account, url="https://notes.example/new")
+        (await vault._credentials(moved)).bind(moved.url, "desk", "https://other.example")
+
+
 async def test_people_of_another_issuer_log_in_there_at_our_pages(login_issuer: str, upstream_issuer: str) -> None:
     """Tokens come from the company's own issuer; `[auth.login]` says that this is where our pages send people too."""
     port, home = free_port(), f"http://127.0.0.1:{free_port()}"
@@ -263,7 +303,7 @@ async def test_a_link_of_one_process_can_be_opened_at_another(
         # Nothing was asked of this process yet, and what it keeps is seen by another.
         other = vaults.Vault(vault.home, store, vault._ring)
         async with other.serving():
-            waiting = asyncio.create_task(other.wait(slot, PATIENCE))
+            waiting = asyncio.create_task(other.wait(at.standing.server.accounts["notes"], slot, PATIENCE))
             seen = await asyncio.to_thread(connect, at.browser("anna"), link)
             assert "is connected" in seen.text
             assert await waiting
@@ -284,7 +324,7 @@ async def age(vault: Any, slot: CredentialSlot, **changes: Any) -> None:
     """As if the token had run out."""
     row = await vault.database.read(partial(rows.find, slot=slot))
     token = msgspec.json.decode(vault._ring.open(row.body, row.place), type=vaults.Token)
-    old = msgspec.structs.replace(token, expires_at=time.time() - 1, **changes)
+    old = msgspec.structs.replace(token, **{"expires_at": time.time() - 1, **changes})
     body = vault._ring.seal(msgspec.json.encode(old), row.place)
     assert await vault.database.write(partial(rows.replace, row=row, body=body, now=time.time()))
     vault._known.clear()

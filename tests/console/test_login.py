@@ -116,7 +116,7 @@ def test_people_log_in_and_are_out_when_it_is_taken_back(desk: Any, browser: Any
     page = browser.new_context().new_page()
     page.goto(desk.url)
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("heading", name="Let Portico console in?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Let a program that calls itself “Portico console” in?")).to_be_visible()
     expect(page.get_by_text("look at everything")).to_be_visible()
     page.locator("button.yes").click()
     page.locator("input[name=login]").fill("anna")

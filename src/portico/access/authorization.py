@@ -182,7 +182,7 @@ def _verifiers(settings: AuthorizationSettings) -> list[Verifier]:
                 asked.client_id,
                 asked.client_secret,
                 url=asked.url,
-                audience=_texts(asked.audience or settings.audience),
+                audience=_texts(asked.audience),
                 require_audience=asked.require_audience,
                 leeway=settings.leeway,
                 claims=settings.claims.names(),
@@ -194,7 +194,7 @@ def _verifiers(settings: AuthorizationSettings) -> list[Verifier]:
 def _jwt(issuer: IssuerSettings, settings: AuthorizationSettings) -> JwtVerifier:
     return JwtVerifier(
         issuer.url,
-        audience=_texts(issuer.audience or settings.audience),
+        audience=_texts(issuer.audience),
         algorithms=issuer.algorithms or settings.algorithms,
         leeway=settings.leeway,
         jwks_uri=issuer.jwks_uri,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -69,3 +69,14 @@ def network_of(address: str) -> str:
     except ValueError:
         return address
     return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
+
+
+def wider_network_of(address: str) -> str:
+    """Return the network that one sender may have all addresses of: a /24 of IPv4, a /48 of IPv6."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    plain = getattr(found, "ipv4_mapped", None) or found
+    bits = 24 if plain.version == 4 else 48
+    return str(ip_network((plain, bits), strict=False))

@@ -211,7 +211,7 @@ class UserAuth:
 
     async def wait(self, call: Call) -> bool:
         """Wait until the caller has connected their account, but not for long. Returns whether they have."""
-        return await self._connector.vault.wait(self.slot(call), CONNECT_SECONDS)
+        return await self._connector.vault.wait(self.account, self.slot(call), CONNECT_SECONDS)
 
     async def prepare(self, call: Call) -> Call | InputRequiredResult:
         slot, connector = self.slot(call), self._connector
@@ -220,7 +220,7 @@ class UserAuth:
             raise ToolError(f"{self.account.alias} was not connected, so it was not asked.", kind="PermissionError")
         if await connector.vault.token(self.account, slot) is not None:
             return call
-        if answer is not None and await connector.vault.wait(slot, CONNECT_SECONDS):
+        if answer is not None and await connector.vault.wait(self.account, slot, CONNECT_SECONDS):
             return call
         return self._question(call, connector.link(slot), again=answer is not None)
 

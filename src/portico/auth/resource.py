@@ -33,6 +33,7 @@ from portico.auth.verifiers.credentials import (
     Verified,
     Verifier,
     at_once,
+    names_one_of,
 )
 from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.auth.verifiers.proofs import Proof, ProofChecker, ProofInvalid, Replays
@@ -84,8 +85,8 @@ class ResourceServer:
     * **issuers** – whose tokens are good here: URLs, to the letter as the tokens have them; or verifiers, each an async
       function from the credentials of a request to a Principal.
     * **audience** – what a token has to be for. None: the URL of the endpoint.
-    * **public_url** – where clients find this server, without the path of the endpoint. Needed where that is not this
-      machine.
+    * **public_url** – the URL that clients use, without the path of the endpoint. Required where that is not a loopback
+      address that this server binds itself: behind a proxy, on a Unix socket, and as an ASGI application.
     * **tokens** – a file of tokens that were given out by hand: see `portico tokens`.
     * **required** – scopes without which nothing is answered.
     * **implies** – what scopes include: `{"notes:write": ["notes:read"]}`.
@@ -121,9 +122,7 @@ class ResourceServer:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.audiences = _texts(audience)
-        of_issuer = partial(
-            JwtVerifier, audience=audience, algorithms=algorithms, leeway=leeway, claims=claims, clock=clock
-        )
+        of_issuer = partial(JwtVerifier, algorithms=algorithms, leeway=leeway, claims=claims, clock=clock)
         verifiers = _verifiers(issuers, of_issuer)
         if tokens is not None:
             verifiers.insert(0, TokenFileVerifier(tokens, clock))
@@ -163,14 +162,39 @@ class ResourceServer:
         # Whether the same token may be good from one address and not from another.
         self.by_address = bool(getattr(self.verifier, "by_address", True))
 
-    # Where it is
+    # Resource identifiers
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the configuration says what tokens are for. Otherwise that is the addresses that are bound."""
+        return self.public_url is not None or self.audiences is not None
+
+    @property
+    def needs_name(self) -> bool:
+        """Whether a verifier compares the audience of tokens with what the server expects, which nothing says."""
+        unset = object()
+        return not self.is_named and any(getattr(one, "audiences", unset) is None for one in self.verifiers)
 
     def resource(self, here: str, path: str) -> str:
-        """What it is called: the URL of the endpoint, or the audience where that is one."""
+        """Return the resource identifier of an endpoint (RFC 8707): its URL, or the configured audience that is one."""
         if self.public_url is not None:
             return self.public_url + path
         urls = sorted(one for one in self.audiences or () if one.startswith(("https://", "http://")))
-        return urls[0] if urls else here + path
+        own = [one for one in urls if urlsplit(one).path == path]
+        return (own or urls or [here + path])[0]
+
+    def valid_audiences(
+        self, origins: Iterable[str], path: str, above: str | None, others: frozenset[str]
+    ) -> frozenset[str]:
+        """Return the audiences that a token may have at an endpoint: its own URL, or the one of the endpoint `above`;
+        or those that were configured, unless they name one of the `others`.
+
+        `origins` are those that this server has bound. What a request says of its host is not considered.
+        """
+        if self.audiences is not None:
+            return frozenset(one for one in self.audiences if not names_one_of(one, others))
+        bases = origins if self.public_url is None else [self.public_url]
+        return frozenset(base + one for base in bases for one in (path, above) if one is not None)
 
     def document(self, here: str, path: str) -> bytes:
         """What it publishes about itself."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from portico.auth.addresses import covers
 from portico.auth.conversation import Fetched
 from portico.auth.errors import AuthorizationFailed, GrantDenied, quoted
 
@@ -33,6 +34,13 @@ class Token(Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: tuple[str, ...] = ()
     # The private key that a DPoP token is bound to, as a JWK.
     key: str | None = None
+    # The URL of the server that it was obtained for; empty in tokens that were stored without it.
+    server: str = ""
+
+    def is_for(self, url: str) -> bool:
+        """Whether the token may be shown to the server at a URL: its resource covers that, and if it was stored with
+        the server's URL, that is the same."""
+        return covers(self.resource, url) and self.server in ("", url)
 
     def expired(self, now: float) -> bool:
         return self.expires_at is not None and now >= self.expires_at - _TRAVEL_SECONDS

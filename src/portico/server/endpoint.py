@@ -331,15 +331,28 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
         )
     if not local or _has_names(options):
         _check_public_url(server)
+    elif not place.has_address():
+        _check_audience(server, "a Unix socket has no URL")
     return exchange(server, settings)
 
 
 def _check_public_url(server: Server) -> None:
-    """Where others come in, what a token is for cannot be read off a request: the client would have chosen it."""
+    """Raise UsageError unless the configuration says what tokens are for: where clients of other machines come in, that
+    cannot be derived from the addresses that are bound, nor from requests, which clients make up."""
     auth = server.auth
-    if auth is not None and auth.public_url is None and auth.audiences is None:
+    if auth is not None and not auth.is_named:
         raise UsageError(
-            "say what clients call this server: --public-url https://… (public_url), or --audience; tokens are for that"
+            "tokens are for the URL that clients use, and this server is not reached by a loopback address alone: set "
+            "it with --public-url https://… (public_url), or set --audience"
+        )
+
+
+def _check_audience(server: Server, reason: str) -> None:
+    """Raise UsageError if tokens would be compared with a URL that is not known."""
+    if server.auth is not None and server.auth.needs_name:
+        raise UsageError(
+            f"tokens are for the URL that clients use, and {reason}: set it with --public-url (public_url), such as "
+            "https://mcp.example.com, or set --audience"
         )
 
 
@@ -357,6 +370,7 @@ def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     check_options("asgi()", options, AsgiOptions)
     if _has_names(options):
         _check_public_url(server)
+    _check_audience(server, "an ASGI application does not bind the address that they use")
     made = exchange(server, _settings(server, options))
 
     @asynccontextmanager

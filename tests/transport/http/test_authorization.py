@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ from portico.auth import ResourceServer, TokenInvalid
 from portico.auth.principal import Principal
 from portico.auth.verifiers import keys as issuer_keys
 from portico.auth.verifiers.certificates import CertificateVerifier
+from portico.auth.verifiers.claims import ClaimNames, verified
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import JwtVerifier
 from portico.auth.verifiers.proofs import RecentProofs
 from portico.auth.verifiers.token_file import hashed, new_token
 from portico.extend import serve_http
+from portico.transport.http.place import origins_of
 from portico.transport.http.response import Answer
 from portico.wire.errors import InsufficientScope
 
@@ -135,6 +138,64 @@ async def test_a_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: I
     response = await call(site, issuer.token(AUDIENCE, **{name: value}))
     assert response.status == 401
     assert 'error="invalid_token"' in challenge(response)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {},
+        {"email": None},
+        {"email": ""},
+        {"email": " "},
+        {"email": 7},
+        {"email": ["ada@acme.example"]},
+        {"email": " ada@acme.example"},
+        {"email": "ada@acme.example\u200b"},
+        {"Email": "ada@acme.example"},
+        {"email": "ada@acme.example", "email_verified": False},
+        {"email": "ada@acme.example", "email_verified": "false"},
+        {"email": "ada@acme.example", "email_verified": None},
+        {"email": "ada@acme.example", "xms_edov": False},
+        {"gty": "client-credentials"},
+    ],
+)
+async def test_a_token_without_the_claim_that_is_the_id_is_refused(
+    serve: Serve, server: Server, issuer: Issuer, claims: dict[str, Any]
+) -> None:
+    """Otherwise all users of one client would be one principal."""
+    add_tools(server).auth = ResourceServer(issuer.url, audience=AUDIENCE, claims=ClaimNames("email"))
+    site = await serve(server)
+    made = {key: value for key, value in issuer.claims(AUDIENCE).items() if key != "email"}
+    token = signed(issuer.keys["one"], {"alg": "ES256", "kid": "one"}, {**made, "azp": "webapp", **claims})
+    assert (await call(site, token)).status == 401
+    good = issuer.token(AUDIENCE, email="ada@acme.example", azp="webapp")
+    assert told(await call(site, good))["id"] == "ada@acme.example"
+
+
+@pytest.mark.parametrize(
+    ("claims", "id"),
+    [
+        ({"sub": "ada"}, "ada"),
+        ({}, None),
+        ({"gty": "client-credentials"}, "webapp"),
+        ({"idtyp": "app"}, "webapp"),
+        ({"gty": "password"}, None),
+        ({"active": True}, "webapp"),
+        ({"active": True, "username": "ada"}, None),
+        ({"active": True, "sub": None}, None),
+        ({"active": True, "sub": ""}, None),
+        ({"active": True, "sub": 7}, None),
+        ({"sub": 7, "gty": "client-credentials"}, None),
+        ({"sub": "ada\n"}, None),
+    ],
+)
+def test_a_client_is_the_principal_of_its_own_tokens_alone(claims: dict[str, Any], id: str | None) -> None:
+    found: str | None
+    try:
+        found = verified({"client_id": "webapp", **claims}, "https://login.example", ClaimNames(), None).principal.id
+    except TokenInvalid:
+        found = None
+    assert found == id
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "jwk", "crit"])
@@ -272,6 +333,122 @@ async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
     assert document["resource"] == f"{here}/mcp"
     assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/mcp")))).status == 200
     assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
+
+
+async def test_a_host_header_does_not_choose_the_audience(serve: Serve, server: Server, issuer: Issuer) -> None:
+    """A token that was shown to another server of this machine is of no use here."""
+    server.auth = ResourceServer(issuer.url)
+    site = await serve(server)
+    for elsewhere in ("localhost:9999", "127.0.0.1:9999", "localhost", f"[::1]:{site.port}", f"localhost.:{site.port}"):
+        stolen = bearer(issuer.token(f"http://{elsewhere}/mcp"))
+        for host in (elsewhere, f"localhost:{site.port}", f"127.0.0.1:{site.port}"):
+            assert (await site.modern("tools/list", headers={**stolen, "host": host})).status in (401, 403)
+        document = await site.request("GET", "/.well-known/oauth-protected-resource", {"host": elsewhere})
+        assert document.status == 403 or document.json["resource"] == f"http://127.0.0.1:{site.port}/mcp"
+    for name in ("localhost", "127.0.0.1"):
+        own, host = f"http://{name}:{site.port}/mcp", {"host": f"{name}:{site.port}"}
+        document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp", host)).json
+        assert document["resource"] == own
+        assert (await site.modern("tools/list", headers={**bearer(issuer.token(own)), **host})).status == 200
+
+
+async def test_a_host_header_does_not_choose_what_a_proof_is_for(serve: Serve, server: Server, issuer: Issuer) -> None:
+    """RFC 9449, 4.3: two servers may share an audience, and one of them must not use what it was shown at the other."""
+    server.auth = ResourceServer(issuer.url, audience="shared")
+    site = await serve(add_tools(server))
+    prover = Prover()
+    token = issuer.token("shared", cnf={"jkt": prover.thumbprint})
+    for host, status in ((f"127.0.0.1:{site.port}", 200), ("localhost:9999", 401)):
+        proof = prover.proof(token, f"http://{host}/mcp")
+        headers = {"authorization": f"DPoP {token}", "dpop": proof, "host": host}
+        assert (await site.modern("tools/list", headers=headers)).status == status
+
+
+def with_views(server: Server) -> Server:
+    for path in ("/mcp/look", "/mcp/look/more", "/ops"):
+        server.add_endpoint(path, add_tools(Server(path.rpartition("/")[2])).front)
+    return add_tools(server)
+
+
+@pytest.mark.parametrize("public", ["https://mcp.example", "https://acme.example/tools", None])
+async def test_a_token_for_one_endpoint_is_not_for_another(
+    serve: Serve, server: Server, issuer: Issuer, public: str | None
+) -> None:
+    """RFC 8707: a token for the main endpoint is valid below it, and one for a view at that view alone."""
+    server.auth = ResourceServer(issuer.url, public_url=public)
+    site = await serve(with_views(server))
+    base = public or f"http://127.0.0.1:{site.port}"
+    valid = {
+        "/mcp": {"/mcp", "/mcp/look", "/mcp/look/more", "/", "/metrics"},
+        "/mcp/look": {"/mcp/look"},
+        "/mcp/look/more": {"/mcp/look/more"},
+        "/ops": {"/ops"},
+        "": set(),
+        "/": set(),
+        "/mcp/": set(),
+        "/mcp/other": set(),
+    }
+    for audience, paths in valid.items():
+        token = bearer(issuer.token(base + audience))
+        # Twice: what was verified for one endpoint is not remembered for others.
+        for path in ("/mcp/look", "/mcp", "/mcp/look/more", "/ops", "/") * 2:
+            status = (await site.modern("tools/list", path=path, headers=token)).status
+            assert (audience, path, status) == (audience, path, 200 if path in paths else 401)
+        assert ((await site.request("GET", "/metrics", token)).status == 200) == ("/metrics" in paths)
+    for path in ("/mcp", "/mcp/look", "/mcp/look/more", "/ops"):
+        found = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
+        assert found["resource"] == base + path
+        refused = await site.modern("tools/list", path=path)
+        assert f'resource_metadata="{base}/.well-known/oauth-protected-resource{path}"' in challenge(refused)
+
+
+@pytest.mark.parametrize("public", ["https://mcp.example", None])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_configured_audience_that_names_a_view_is_for_that_view(
+    serve: Serve, server: Server, issuer: Issuer, public: str | None, own: bool
+) -> None:
+    audiences = ["api", "https://mcp.example/mcp", "https://mcp.example/mcp/look"]
+    verifier = JwtVerifier(issuer.url, audience=audiences) if own else issuer.url
+    server.auth = ResourceServer(verifier, audience=audiences, public_url=public)
+    site = await serve(with_views(server))
+    for audience in audiences:
+        for path in ("/mcp/look", "/mcp", "/ops"):
+            refused = audience.endswith("/look") and path != "/mcp/look"
+            response = await site.modern("tools/list", path=path, headers=bearer(issuer.token(audience)))
+            assert (audience, path, response.status) == (audience, path, 401 if refused else 200)
+    document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp/look")).json
+    assert document["resource"] == "https://mcp.example/mcp/look"
+
+
+def test_the_origins_of_sockets_are_those_that_they_are_bound_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.2", 0)) as other:
+        ports = one.getsockname()[1], other.getsockname()[1]
+        assert origins_of([one, other], secure=True) == [
+            f"https://127.0.0.1:{ports[0]}",
+            f"https://localhost:{ports[0]}",
+            f"https://127.0.0.2:{ports[1]}",
+            f"https://localhost:{ports[1]}",
+        ]
+    with socket.socket(socket.AF_UNIX) as nameless:
+        assert origins_of([nameless], secure=False) == []
+
+
+async def test_without_an_address_of_its_own_a_server_is_told_its_url(
+    server: Server, issuer: Issuer, tmp_path: Path
+) -> None:
+    server.auth = ResourceServer(issuer.url)
+    with pytest.raises(UsageError, match=r"Unix socket has no URL.*--public-url"):
+        await serve_http(server, unix=str(tmp_path / "socket"))
+    with pytest.raises(UsageError, match=r"ASGI.*--public-url"):
+        server.asgi()
+    # Not where nothing compares audiences.
+    for auth in (
+        ResourceServer(JwtVerifier(issuer.url, audience="api")),
+        ResourceServer(issuer.url, public_url="http://localhost:8000"),
+        ResourceServer(CertificateVerifier("x-client-dn")),
+    ):
+        server.auth = auth
+        server.asgi()
 
 
 @pytest.mark.requirement("auth.header-only")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from portico import Server
+from portico.transport.http.exchange import is_near
 from portico.transport.http.headers import Gate, Headers, Proxies
 from portico.wire.errors import UsageError
 
@@ -468,6 +469,37 @@ FORWARDED = [
     ({b"forwarded": b'for="[2001:db8::1]:4711";proto=https'}, "2001:db8::1"),
     ({b"forwarded": b"for=6.6.6.6, proto=http;For=192.0.2.7;by=10.0.0.1"}, "192.0.2.7"),
     ({b"forwarded": b"for=_hidden"}, "10.0.0.1"),
+    ({b"forwarded": b"for=unknown"}, "10.0.0.1"),
+    ({b"forwarded": b'for="192.0.2.7:_port"'}, "10.0.0.1"),
+    ({b"forwarded": b"for=192.0.2.7;for=6.6.6.6"}, "10.0.0.1"),
+    ({b"forwarded": b"x-for=6.6.6.6;host=for=6.6.6.6"}, "10.0.0.1"),
+    # The proxy copies a Host that has a comma in it.
+    ({b"forwarded": b'for=192.0.2.7;host="a, for=6.6.6.6"'}, "192.0.2.7"),
+    # A client leaves a string open, to swallow what the proxy appends.
+    ({b"forwarded": b'for=6.6.6.6;a=", for="192.0.2.7:80"'}, "10.0.0.1"),
+    ({b"forwarded": b'for=6.6.6.6;a="\\", for="192.0.2.7:80"'}, "10.0.0.1"),
+    ({b"x-forwarded-for": b"::ffff:192.0.2.7"}, "192.0.2.7"),
+    ({b"x-forwarded-for": b"2001:DB8:0:0::1"}, "2001:db8::1"),
+    ({b"x-forwarded-for": b"192.0.2.7, "}, "10.0.0.1"),
+    ({b"x-forwarded-for": b"192.0.2.7", b"forwarded": b"for=192.0.2.7:5"}, "192.0.2.7"),
+    # Nothing says yet which of the two the proxy writes.
+    ({b"x-forwarded-for": b"192.0.2.7", b"forwarded": b"for=6.6.6.6"}, "0.0.0.0"),
+]
+
+LOOPBACK_CLAIMS = [
+    {header: prefix + address}
+    for header, prefix in ((b"x-forwarded-for", b""), (b"forwarded", b"for="))
+    for address in (b"127.0.0.1", b"127.9.9.9", b'"[::1]"', b'"[::ffff:127.0.0.1]:8"', b'"[::ffff:7f00:1]"')
+] + [
+    {b"x-forwarded-for": b"::1"},
+    {b"x-forwarded-for": b"::ffff:127.0.0.1"},
+    {b"x-forwarded-for": b"0:0:0:0:0:0:0:1"},
+    {b"x-forwarded-for": b"6.6.6.6, 127.0.0.1"},
+    {b"x-forwarded-for": b""},
+    {b"forwarded": b"for=unknown"},
+    {b"forwarded": b"for=_hidden"},
+    {b"forwarded": b"proto=https"},
+    {b"x-forwarded-for": b"127.0.0.1", b"forwarded": b"for=127.0.0.1"},
 ]
 
 
@@ -479,6 +511,33 @@ def test_a_proxy_says_where_a_request_comes_from(headers: dict[bytes, bytes], cl
     assert proxies.trusts("::ffff:10.0.0.1")
     assert not proxies.trusts("11.0.0.1")
     assert proxies.client(Headers(headers), "10.0.0.1") == client
+
+
+@pytest.mark.parametrize("headers", LOOPBACK_CLAIMS)
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_no_header_makes_a_client_local(headers: dict[bytes, bytes], peer: str) -> None:
+    proxies = Proxies(["127.0.0.0/8", "::1"])
+    assert not is_near(proxies.client(Headers(headers), peer))
+    assert proxies.client(Headers(), peer) == peer
+
+
+@pytest.mark.parametrize(
+    ("alone", "both"),
+    [
+        ({b"forwarded": b"for=192.0.2.7"}, {b"forwarded": b"for=192.0.2.7", b"x-forwarded-for": b"6.6.6.6"}),
+        ({b"x-forwarded-for": b"192.0.2.7"}, {b"x-forwarded-for": b"192.0.2.7", b"forwarded": b"for=6.6.6.6"}),
+    ],
+)
+def test_the_header_that_the_proxy_writes_outranks_the_other(
+    alone: dict[bytes, bytes], both: dict[bytes, bytes]
+) -> None:
+    """A proxy passes on the header that it does not write itself, so that one is the client's claim."""
+    proxies = Proxies(["10.0.0.0/8"])
+    assert proxies.client(Headers(both), "10.0.0.1") == "0.0.0.0"
+    assert proxies.client(Headers(alone), "10.0.0.1") == "192.0.2.7"
+    assert proxies.client(Headers(both), "10.0.0.1") == "192.0.2.7"
+    # Another proxy may write another one.
+    assert proxies.client(Headers(both), "10.0.0.2") == "0.0.0.0"
 
 
 async def test_limits_count_the_clients_behind_a_proxy(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,7 +16,13 @@ from portico.access.face.logins import Arrived, Flow
 from portico.access.face.pacing import AddressPace
 from portico.auth.assertions import ALGORITHM
 from portico.auth.provider import requests
-from portico.auth.provider.clients import KnownClient, read_registration, registration_answer
+from portico.auth.provider.clients import (
+    KnownClient,
+    destination,
+    read_registration,
+    redirect_kind,
+    registration_answer,
+)
 from portico.auth.provider.presets import host_of
 from portico.auth.provider.refusals import GrantRefused, PageRefused, SentBack
 from portico.auth.provider.requests import AuthorizationRequest
@@ -70,38 +75,44 @@ class FaceEndpoints:
 
     async def authorize(self, request: Request) -> Answer:
         said = parameters_of(request.query)
-        client = await self._face.client(said.get("client_id", ""))
+        client = await self._face.client(said.get("client_id", ""), request.peer)
         try:
             asked = requests.read_authorization(said, client, self._face.settings)
         except SentBack as refusal:
-            return redirect(self._refusal(said["redirect_uri"], said.get("state"), refusal.error, str(refusal)))
+            uri = said["redirect_uri"]
+            if not await self._face.is_approved(client, uri):
+                # Every program can register: its links must not lead from this host to another without a decision.
+                raise PageRefused(
+                    f"The program that sent you here made a request that cannot be granted: {refusal} ({refusal.error})"
+                ) from None
+            return redirect(self._refusal(uri, said.get("state"), refusal.error, str(refusal)))
         cookie = self._logins.cookie
         browser, flow = cookie.read(request) or fresh_value(), fresh_value()
         body = Raw(msgspec.json.encode(_ConsentAsked(asked, client)))
-        await self._logins.begin(flow, browser, Flow(_PURPOSE, body))
+        await self._logins.begin(flow, browser, Flow(_PURPOSE, body), request.peer)
         return self._consent_page(client, asked, flow, cookie.write(browser))
 
     def _consent_page(self, client: KnownClient, asked: AuthorizationRequest, flow: str, more: Pairs) -> Answer:
         settings = self._face.settings
-        answered_at = urlsplit(asked.redirect_uri)
-        local = answered_at.scheme == "http"
-        there = (
-            "a program on this computer" if local else answered_at.hostname or f"{answered_at.scheme}: (an application)"
-        )
         known = f"{client.host} (verified)" if client.host else "not verified: any program can use this name"
+        program = client.name or client.host or client.id
+        called = f"a program that calls itself “{client.name}”" if client.name else client.host or "this program"
         if client.kind == "configured":
-            known = "registered by the operator of this server"
+            known, called = "registered by the operator of this server", program
+        elif client.name:
+            program = f"{client.name} (what it calls itself)"
         facts = [
-            ("Program", client.name or client.host or client.id),
+            ("Program", program),
             ("Known by", known),
-            ("The answer goes to", there),
+            ("The answer goes to", destination(asked.redirect_uri)),
             ("Gets access to", f"{settings.title} ({settings.resource})"),
             ("May", "; ".join(settings.scopes.get(one) or one for one in asked.scopes) or "use it in your name"),
             ("You log in at", host_of(self._logins.where)),
         ]
         care = "Go on only if you have just started this from a program that you trust."
-        title = f"Let {client.name or client.host or 'this program'} in?"
-        return html.question(title, facts, care, settings.url("/consent"), flow, "Allow, and log in", more)
+        return html.question(
+            f"Let {called} in?", facts, care, settings.url("/consent"), flow, "Allow, and log in", more
+        )
 
     async def consent(self, request: Request) -> Answer:
         said = self._logins.check_own_form(request)
@@ -114,8 +125,11 @@ class FaceEndpoints:
             asked = msgspec.json.decode(flow.body, type=_ConsentAsked)
             uri, state = asked.request.redirect_uri, asked.request.state
             url = self._refusal(uri, state, "access_denied", "Access was declined.")
-            return html.going(url, asked.client.name or "your program")
-        url = await self._logins.send_to_login(browser, _PURPOSE, flow.body)
+            local = redirect_kind(uri) == "loopback"
+            if local or await self._face.is_approved(asked.client, uri):
+                return html.going(url, destination(uri))
+            return html.declined(url, destination(uri))
+        url = await self._logins.send_to_login(browser, _PURPOSE, flow.body, request.peer)
         return html.going(url, host_of(self._logins.where), cookie.write(browser))
 
     async def logged_in(self, arrived: Arrived) -> Answer:
@@ -150,7 +164,7 @@ class FaceEndpoints:
 
     async def register(self, request: Request) -> Answer:
         client, secret = read_registration(request.body)
-        await self._face.register(client)
+        await self._face.register(client, request.peer)
         log.info("the client %s has registered: %s", client.id, client.name)
         return document(201, registration_answer(client, secret, time.time()), NO_STORE)
 

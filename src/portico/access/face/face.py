@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from portico.access.face.documents import ClientDocuments
-from portico.access.face.logins import BrowserLogins
+from portico.access.face.logins import BrowserLogins, source_of
 from portico.auth.assertions import ALGORITHM, verify_signature
 from portico.auth.provider import rows
-from portico.auth.provider.clients import KnownClient, authenticated, is_document_url
+from portico.auth.provider.clients import KnownClient, authenticated, is_among, is_document_url
 from portico.auth.provider.keys import FaceKeys, fresh_keys, read_keys
 from portico.auth.provider.login import Identity, admits
 from portico.auth.provider.refusals import GrantRefused
@@ -130,8 +130,8 @@ class Face:
 
     # Clients
 
-    async def client(self, client_id: str) -> KnownClient:
-        """A client that asks for a person's consent. Raises PageRefused."""
+    async def client(self, client_id: str, address: str = "") -> KnownClient:
+        """Return a client that asks for a user's consent, from an address. Raises PageRefused."""
         known = self._configured.get(client_id)
         if known is None:
             known = await self.database.read(
@@ -141,13 +141,29 @@ class Face:
             return known
         client = await self._documents.fetch(client_id)
         now = time.time()
-        until = now + DOCUMENT_SECONDS
-        await self.database.write(partial(rows.keep_client, client=client, now=now, expires_at=until, ring=self.ring))
+        until, source = now + DOCUMENT_SECONDS, source_of(address)
+        keep = partial(rows.keep_client, client=client, now=now, expires_at=until, ring=self.ring, source=source)
+        await self.database.write(keep)
         return client
 
-    async def register(self, client: KnownClient) -> None:
-        now = time.time()
-        keep = partial(rows.keep_client, client=client, now=now, expires_at=now + rows.UNUSED_SECONDS, ring=self.ring)
+    async def is_approved(self, client: KnownClient, uri: str) -> bool:
+        """Whether a browser may be sent to a client without a user's decision (RFC 9700, 4.11.2): the operator has
+        registered it, or a user has let it in at this redirect URI before."""
+        if client.kind == "configured":
+            return True
+        find = partial(rows.approved_redirects, client_id=client.id, now=time.time(), ring=self.ring)
+        return is_among(uri, await self.database.read(find))
+
+    async def register(self, client: KnownClient, address: str = "") -> None:
+        now, source = time.time(), source_of(address)
+        keep = partial(
+            rows.keep_client,
+            client=client,
+            now=now,
+            expires_at=now + rows.UNUSED_SECONDS,
+            ring=self.ring,
+            source=source,
+        )
         await self.database.write(keep)
 
     async def authenticate(self, form: Mapping[str, str], basic: tuple[str, str] | None) -> KnownClient:

@@ -63,6 +63,16 @@ def going(url: str, where: str, more: Pairs = ()) -> Answer:
     )
 
 
+def declined(url: str, where: str) -> Answer:
+    """Tell that access was declined. The user may go back to the client, and is not sent there."""
+    link = escape(url, quote=True)
+    return page(
+        200,
+        "Access was declined",
+        f'<p>You can close this window, or <a id="on" href="{link}">go back</a> to {escape(where)}.</p>',
+    )
+
+
 def question(
     title: str, facts: Sequence[tuple[str, str]], care: str, action: str, flow: str, yes: str, more: Pairs
 ) -> Answer:

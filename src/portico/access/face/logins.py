@@ -21,6 +21,7 @@ import portico.auth.provider
 from portico.access.face import html
 from portico.access.face.answers import parameters_of, shown
 from portico.access.face.cookies import BrowserCookie
+from portico.access.limits import network_of, wider_network_of
 from portico.auth.errors import GrantDenied
 from portico.auth.provider import login, rows
 from portico.auth.provider.login import Identity, PendingLogin, admits
@@ -52,6 +53,7 @@ class Arrived(Struct, frozen=True):
     browser: str
     body: Raw
     who: Identity | None
+    address: str = ""
 
 
 Onward = Callable[[Arrived], Awaitable[Answer]]
@@ -109,9 +111,13 @@ class BrowserLogins:
             for root in roots
         ]
 
-    async def begin(self, flow: str, browser: str, about: Flow) -> None:
+    async def begin(self, flow: str, browser: str, about: Flow, address: str) -> None:
+        """Store what a browser is about until it comes back; `address` is where it comes from."""
         body = self.ring.seal(msgspec.json.encode(about), _place(flow, browser))
-        await self.database.write(partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=time.time()))
+        now, source = time.time(), source_of(address)
+        await self.database.write(
+            partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=now, source=source)
+        )
 
     async def resume(self, flow: str, browser: str | None, purpose: str | None = None) -> Flow:
         """What a browser was about, once. Raises PageRefused for another browser, or a second time."""
@@ -137,10 +143,10 @@ class BrowserLogins:
             raise PageRefused("This is no form.", 415)
         return parameters_of(request.body.decode("latin-1"))
 
-    async def send_to_login(self, browser: str, purpose: str, body: Raw) -> str:
+    async def send_to_login(self, browser: str, purpose: str, body: Raw, address: str) -> str:
         """The page to send a browser to; when it comes back, `onward[purpose]` goes on."""
         url, pending = await self._fetcher.hold(login.begin(self.where, self._callback))
-        await self.begin(pending.state, browser, Flow(purpose, body, pending))
+        await self.begin(pending.state, browser, Flow(purpose, body, pending), address)
         return url
 
     async def callback(self, request: Request) -> Answer:
@@ -154,7 +160,7 @@ class BrowserLogins:
             log.warning("%s logged in, and is none of those who may", who.subject)
             text = f"You are logged in as {who.shown}, who may not use this server. Its operator decides who may."
             return html.refused(text, 403)
-        return await self.onward[flow.purpose](Arrived(browser, flow.body, who))
+        return await self.onward[flow.purpose](Arrived(browser, flow.body, who, request.peer))
 
     async def _who(self, pending: PendingLogin, said: Mapping[str, str]) -> Identity | None:
         finish = login.finish(self.where, pending, said, self._callback, time.time())
@@ -163,3 +169,7 @@ class BrowserLogins:
         except GrantDenied as denial:
             log.info("a login was denied: %s", denial)
             return None
+
+
+def source_of(address: str) -> rows.Source:
+    return rows.Source(network_of(address), wider_network_of(address))

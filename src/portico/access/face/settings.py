@@ -187,7 +187,7 @@ def _client(said: Any) -> KnownClient:
     if not said.get("id"):
         raise UsageError("auth.proxy.client needs an id")
     try:
-        uris = checked_redirect_uris(said.get("redirect_uris", ()))
+        uris = checked_redirect_uris(said.get("redirect_uris", ()), configured=True)
     except GrantRefused as unfit:
         raise UsageError(f"auth.proxy.client {said['id']!r}: {unfit}") from None
     secret = said.get("secret")

@@ -49,12 +49,13 @@ class _Ticket(Struct, frozen=True, array_like=True):
 
 
 class _Connecting(Struct, frozen=True):
-    """A person who is about to connect something; `shown` is what they call themselves."""
+    """A user who is about to connect an account; `shown` is the name that is displayed, `url` the upstream's."""
 
     principal: str
     upstream: str
     shown: str = ""
     pending: PendingCode | None = None
+    url: str = ""
 
 
 class Connector:
@@ -100,7 +101,7 @@ class Connector:
             raise PageRefused(_OLD)
         browser = self._logins.cookie.read(request) or fresh_value()
         body = _packed(_Connecting(ticket.principal, ticket.upstream))
-        url = await self._logins.send_to_login(browser, _LOGIN, body)
+        url = await self._logins.send_to_login(browser, _LOGIN, body, request.peer)
         return redirect(url, self._logins.cookie.write(browser))
 
     async def logged_in(self, arrived: Arrived) -> Answer:
@@ -118,8 +119,8 @@ class Connector:
             )
         account = self._account(about.upstream)
         flow = fresh_value()
-        body = _packed(msgspec.structs.replace(about, shown=who.shown))
-        await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body))
+        body = _packed(msgspec.structs.replace(about, shown=who.shown, url=account.url))
+        await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body), arrived.address)
         facts = [
             ("You are", who.shown),
             ("You connect", f"{account.title or account.alias} ({urlsplit(account.url).hostname})"),
@@ -137,10 +138,10 @@ class Connector:
         about = _unpacked(await self._logins.resume(said.get("flow", ""), browser, _CONSENT))
         if said.get("answer") != "yes" or browser is None:
             return html.page(200, "Nothing was connected", "<p>You can close this window.</p>")
-        account = self._account(about.upstream)
+        account = self._account(about.upstream, about.url)
         url, pending = await self.vault.begin(account)
         body = _packed(msgspec.structs.replace(about, pending=pending))
-        await self._logins.begin(pending.state, browser, Flow(_RETURN, body))
+        await self._logins.begin(pending.state, browser, Flow(_RETURN, body), request.peer)
         return html.going(url, account.title or account.alias, self._logins.cookie.write(browser))
 
     async def returned(self, request: Request) -> Answer:
@@ -148,7 +149,7 @@ class Connector:
         said = parameters_of(request.query)
         browser = self._logins.cookie.read(request)
         about = _unpacked(await self._logins.resume(said.get("state", ""), browser, _RETURN))
-        account = self._account(about.upstream)
+        account = self._account(about.upstream, about.url)
         if about.pending is None:
             raise PageRefused(_OLD)
         try:
@@ -164,7 +165,7 @@ class Connector:
     async def overview(self, request: Request) -> Answer:
         """First of all the person logs in, who sees their own."""
         browser = self._logins.cookie.read(request) or fresh_value()
-        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")))
+        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")), request.peer)
         return redirect(url, self._logins.cookie.write(browser))
 
     async def connections(self, arrived: Arrived) -> Answer:
@@ -177,7 +178,8 @@ class Connector:
         if not found:
             return html.page(200, "Nothing is connected", f"<p>{escape(who.shown)} has connected no account.</p>")
         flow = fresh_value()
-        await self._logins.begin(flow, arrived.browser, Flow(_OFF, _packed(_Connecting(principal, "", who.shown))))
+        about = Flow(_OFF, _packed(_Connecting(principal, "", who.shown)))
+        await self._logins.begin(flow, arrived.browser, about, arrived.address)
         care = "What is disconnected is used no more. The account itself, and what was done with it, stays as it is."
         action, cookie = f"{self._logins.home}/connect/off", self._logins.cookie.write(arrived.browser)
         return html.choice(f"What {who.shown} has connected", found, care, action, flow, "Disconnect", cookie)
@@ -204,10 +206,12 @@ class Connector:
             raise PageRefused(_OLD)
         return ticket
 
-    def _account(self, alias: str) -> UpstreamAccount:
-        if alias not in self.accounts:
+    def _account(self, alias: str, url: str | None = None) -> UpstreamAccount:
+        """Return the account at an upstream. Raises PageRefused if it is gone, or at another URL than the user saw."""
+        account = self.accounts.get(alias)
+        if account is None or url not in (None, account.url):
             raise PageRefused(_OLD)
-        return self.accounts[alias]
+        return account
 
 
 def _packed(about: _Connecting) -> Raw:

@@ -140,3 +140,19 @@ def keep_client(tx: Transaction, upstream: str, issuer: str, body: str) -> None:
         "on conflict (upstream, issuer) do update set body = excluded.body",
         {"upstream": upstream, "issuer": issuer, "body": body},
     )
+
+
+def find_client_issuer(tx: Transaction, upstream: str, url: str, client: str) -> str | None:
+    """Return the issuer that a configured client was first used with."""
+    where = "where upstream = :upstream and url = :url and client = :client"
+    key = {"upstream": upstream, "url": url, "client": client}
+    return tx.maybe(str, f"select issuer from vault_client_issuer {where}", key)
+
+
+def bind_client(tx: Transaction, upstream: str, url: str, client: str, issuer: str) -> None:
+    """Bind a configured client to an issuer, unless it is bound already."""
+    tx.run(
+        "insert into vault_client_issuer (upstream, url, client, issuer) values (:upstream, :url, :client, :issuer) "
+        "on conflict (upstream, url, client) do nothing",
+        {"upstream": upstream, "url": url, "client": client, "issuer": issuer},
+    )

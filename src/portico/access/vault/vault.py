@@ -84,11 +84,11 @@ class Vault:
     # Using
 
     async def token(self, account: UpstreamAccount, slot: CredentialSlot, refused: str | None = None) -> Token | None:
-        """The token of this principal for this upstream; None: there is none, and its person has to connect.
+        """Return the token of this principal for this upstream, or None if the user has to connect the account.
 
-        `refused` is an access token that the upstream did not take: it is given no more.
+        `refused` is an access token that the upstream did not accept: it is not returned again.
         """
-        found = await self._find(slot)
+        found = await self._find_for(account, slot)
         if found is None:
             return None
         row, token = found
@@ -98,6 +98,18 @@ class Vault:
                 self._begin(self._renew_ahead(account, slot))
             return token
         return await self._renewed(account, slot, refused)
+
+    async def _find_for(self, account: UpstreamAccount, slot: CredentialSlot) -> tuple[VaultRow, Token] | None:
+        """Return what is stored for this principal, if it was obtained for the URL that the upstream has now. An alias
+        may have been given to another server, which must not see the credentials of the first."""
+        found = await self._find(slot)
+        if found is None or found[1].is_for(account.url):
+            return found
+        log.warning(
+            "the credential of a user for %s was obtained for %s, and %s is at %s now: the user has to connect again",
+            slot.upstream, found[1].server or found[1].resource, slot.upstream, account.url,
+        )  # fmt: skip
+        return None
 
     async def _find(self, slot: CredentialSlot) -> tuple[VaultRow, Token] | None:
         known, turn = self._known.get(slot), self._turn
@@ -158,7 +170,7 @@ class Vault:
             while time.monotonic() < until:
                 with self._watching(slot) as changed:
                     self._drop(slot)
-                    found = await self._find(slot)
+                    found = await self._find_for(account, slot)
                     if found is None:
                         return None
                     row, token = found
@@ -192,6 +204,7 @@ class Vault:
         except BaseException:
             await self.database.write(partial(rows.end_renewal, row=row))
             raise
+        token = msgspec.structs.replace(token, server=account.url)
         body = self._ring.seal(msgspec.json.encode(token), row.place)
         await self.database.write(partial(rows.replace, row=row, body=body, now=time.time()))
         self._drop(slot)
@@ -212,21 +225,21 @@ class Vault:
         """Keep what a person has allowed, for them alone."""
         known = await self._credentials(account)
         finish = connections.finish(account, self.home, known, pending, returned)
-        token = await self._fetcher(account).hold(finish)
+        token = msgspec.structs.replace(await self._fetcher(account).hold(finish), server=account.url)
         row = VaultRow(slot.principal, slot.upstream, token.issuer, "", time.time())
         row = msgspec.structs.replace(row, body=self._ring.seal(msgspec.json.encode(token), row.place))
         await self.database.write(partial(rows.keep, row=row))
         self._drop(slot)
 
-    async def wait(self, slot: CredentialSlot, seconds: float) -> bool:
-        """Wait until there is something for this principal and upstream, but not for longer. Returns whether."""
+    async def wait(self, account: UpstreamAccount, slot: CredentialSlot, seconds: float) -> bool:
+        """Wait up to `seconds` for a credential of this principal for this upstream. Return whether there is one."""
         with self._watching(slot) as changed:
-            if await self._find(slot) is not None:
+            if await self._find_for(account, slot) is not None:
                 return True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await changed.wait()
-        return await self._find(slot) is not None
+        return await self._find_for(account, slot) is not None
 
     async def _credentials(self, account: UpstreamAccount) -> Credentials:
         """What we know of ourselves at the upstream's issuers. No token is in it."""
@@ -235,6 +248,12 @@ class Vault:
             with contextlib.suppress(Unsealable, msgspec.DecodeError):
                 plain = self._ring.open(body, f"vault_client {account.alias}\0{issuer}")
                 known.keep_registration(issuer, msgspec.json.decode(plain, type=Registration))
+        if account.client is not None:
+            client = account.client.client_id
+            find = partial(rows.find_client_issuer, upstream=account.alias, url=account.url, client=client)
+            bound = await self.database.read(find)
+            if bound is not None:
+                known.bind(account.url, client, bound)
         return known
 
     async def _keep_client(self, account: UpstreamAccount, issuer: str, known: Credentials) -> None:
@@ -243,6 +262,10 @@ class Vault:
             body = self._ring.seal(msgspec.json.encode(registration), f"vault_client {account.alias}\0{issuer}")
             keep = partial(rows.keep_client, upstream=account.alias, issuer=issuer, body=body)
             await self.database.write(keep)
+        if account.client is not None:
+            client = account.client.client_id
+            bind = partial(rows.bind_client, upstream=account.alias, url=account.url, client=client, issuer=issuer)
+            await self.database.write(bind)
 
     # What goes on meanwhile
 

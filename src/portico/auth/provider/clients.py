@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -23,9 +23,33 @@ LONGEST_URI = 2048
 LONGEST_NAME = 100
 MOST_REDIRECT_URIS = 20
 
-# Schemes that run or show something in the browser itself: a code sent there goes astray, or comes back as a script.
-_NEVER = {"javascript", "data", "vbscript", "file", "blob", "about", "filesystem", "view-source", "ws", "wss", "ftp"}
+# Schemes that run or show something in the browser or the operating system: a code sent there goes astray, comes back
+# as a script, or starts an installation. Those that begin with `ms-` or `web+` are refused as well.
+_NEVER = frozenset(
+    {"javascript", "data", "vbscript", "file", "blob", "about", "filesystem", "view-source", "ws", "wss", "ftp"}
+    | {"search", "shell", "jar", "mailto", "tel", "sms", "ssh", "telnet", "ldap", "smb", "intent", "market", "itms"}
+    | {"chrome", "edge", "res", "mk", "mhtml", "hcp", "steam", "itms-apps", "itms-services", "microsoft-edge"}
+)
+_NEVER_PREFIXES = ("ms-", "web+", "search-", "chrome-", "moz-")
+# RFC 8252, 7.1: the scheme of an application is a domain name of its author, reversed. These clients have others.
+KNOWN_SCHEMES = frozenset(
+    {
+        "cursor",
+        "vscode",
+        "vscode-insiders",
+        "vscodium",
+        "code-oss",
+        "windsurf",
+        "windsurf-next",
+        "claude",
+        "zed",
+        "trae",
+    }
+    | {"kiro", "warp", "warppreview", "raycast", "goose", "jetbrains", "lmstudio", "postman", "insomnia", "positron"}
+)
+_REVERSE_DOMAIN = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,100}")
+_HOST = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|[0-9a-f:.]+")
 _UNFIT = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}]")
 
 
@@ -126,32 +150,66 @@ def registration_answer(client: KnownClient, secret: str | None, now: float) -> 
     }
 
 
-def checked_redirect_uris(uris: Sequence[str]) -> tuple[str, ...]:
+RedirectKind = Literal["web", "loopback", "application"]
+
+
+def checked_redirect_uris(uris: Sequence[str], *, configured: bool = False) -> tuple[str, ...]:
+    """Return the redirect URIs of a client. Raises GrantRefused for one that no browser may be sent to.
+
+    `configured`: the operator has listed them, so that an application may have any scheme that is not dangerous.
+    """
     if not 0 < len(uris) <= MOST_REDIRECT_URIS:
         raise GrantRefused("invalid_redirect_uri", f"A client has 1 to {MOST_REDIRECT_URIS} redirect URIs.")
     for uri in uris:
-        if not _may_redirect(uri):
+        if redirect_kind(uri, configured=configured) is None:
             raise GrantRefused(
                 "invalid_redirect_uri",
-                "A redirect URI is https, or http on the client's own machine, or a scheme of an application.",
+                "A redirect URI must be https, http on a loopback address, or have a scheme that is a reverse domain "
+                "name, such as com.example.app:/callback (RFC 8252, 7.1). The operator can register other schemes.",
             )
     return tuple(uris)
 
 
-def _may_redirect(uri: str) -> bool:
+def redirect_kind(uri: str, *, configured: bool = False) -> RedirectKind | None:
+    """Return what a redirect URI leads to, or None if no browser may be sent there. Registration, client documents and
+    the authorization endpoint all decide by this."""
     if len(uri) > LONGEST_URI or _UNFIT.search(uri) or "#" in uri:
-        return False
+        return None
     parts = _split(uri)
-    if parts is None or "@" in parts.netloc or _SCHEME.fullmatch(parts.scheme) is None or parts.scheme in _NEVER:
-        return False
-    if parts.scheme in ("http", "https") and not parts.hostname:
-        return False
-    return parts.scheme != "http" or names_loopback(parts.hostname or "")
+    if parts is None or "@" in parts.netloc or _SCHEME.fullmatch(parts.scheme) is None:
+        return None
+    scheme, host = parts.scheme, parts.hostname or ""
+    if scheme in ("http", "https"):
+        if not _HOST.fullmatch(host):
+            return None
+        return "loopback" if names_loopback(host) else "web" if scheme == "https" else None
+    if scheme in _NEVER or scheme.startswith(_NEVER_PREFIXES):
+        return None
+    known = scheme in KNOWN_SCHEMES or _REVERSE_DOMAIN.fullmatch(scheme) is not None
+    return "application" if known or configured else None
+
+
+def destination(uri: str) -> str:
+    """Return where a redirect URI leads, in words for the user. A host is named where it decides who gets the answer;
+    of an application the scheme does, and what stands behind it is its own business. Hosts are ASCII: names in other
+    scripts have their `xn--` form."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return f"an application on this device, by the scheme {parts.scheme}:"
+    if names_loopback(parts.hostname or ""):
+        return "an application on this computer"
+    return f"{parts.hostname}:{parts.port}" if parts.port not in (None, 443) else parts.hostname or ""
 
 
 def redirects_to(client: KnownClient, uri: str) -> bool:
     """Whether a redirect URI is one of the client's: the same text; on its own machine any port (RFC 8252, 7.3)."""
-    return _may_redirect(uri) and any(uri == one or _same_but_port(uri, one) for one in client.redirect_uris)
+    fit = redirect_kind(uri, configured=client.kind == "configured") is not None
+    return fit and is_among(uri, client.redirect_uris)
+
+
+def is_among(uri: str, registered: Iterable[str]) -> bool:
+    """Whether a redirect URI is one of these; on a loopback address the port may differ."""
+    return any(uri == one or _same_but_port(uri, one) for one in registered)
 
 
 def _same_but_port(uri: str, registered: str) -> bool:

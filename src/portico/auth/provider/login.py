@@ -20,6 +20,7 @@ from portico.auth.metadata import MetadataSearch, ServerMetadata, find_server
 from portico.auth.provider.clients import shown
 from portico.auth.provider.presets import LoginSettings
 from portico.auth.tokens import Issued, read_issued
+from portico.auth.verifiers.claims import is_unverified_email
 from portico.json_depth import decode_bounded
 
 # RSA, elliptic curves and Edwards curves. Never HMAC: our secret is no key to sign identities with.
@@ -105,7 +106,14 @@ def finish(
 
 
 def identify(login: LoginSettings, claims: dict[str, Any]) -> Identity:
+    """Return who logged in. Raises AuthorizationFailed where the provider does not vouch for the subject."""
     subject = _inward(claims, login.subject)
+    if is_unverified_email(claims, login.subject):
+        raise AuthorizationFailed(
+            f"{quoted(login.issuer)} has not verified the e-mail address of the user who logged in."
+        )
+    if isinstance(subject, str) and (subject != subject.strip() or not subject.isprintable()):
+        raise AuthorizationFailed(f"{quoted(login.issuer)} gave a {login.subject} with characters that cannot be seen.")
     if isinstance(subject, bool) or not isinstance(subject, str | int) or not str(subject) or len(str(subject)) > 255:
         raise AuthorizationFailed(f"{quoted(login.issuer)} does not say who logged in: it has no {login.subject}.")
     # A flag that is missing means that the provider has not looked: Entra never says, and lets people choose theirs.

@@ -26,12 +26,24 @@ CODE_SECONDS = 60.0
 FLOW_SECONDS = 600.0
 # Registrations cost their makers nothing, so those that no person logs in with are not kept.
 UNUSED_SECONDS = 24 * 3600.0
-MOST_CLIENTS = 50_000
-MOST_FLOWS = 50_000
+MAX_CLIENTS = 50_000
+MAX_FLOWS = 50_000
+# Of these so many may come from one address (IPv6: /64), and from one wider network (IPv4: /24, IPv6: /48).
+MAX_PER_NETWORK = 2_000
+MAX_PER_WIDER_NETWORK = 10_000
+# How many rows are removed at once when a table is full, so that the next ones find room.
+_ROOM = 100
 
 _CLIENTS, _GRANTS, _CODES, _TOKENS = b"rows of clients", b"rows of grants", b"rows of codes", b"rows of tokens"
 
 _USED = GrantRefused("invalid_grant", "It is not valid, has expired or was used before.")
+
+
+class Source(Struct, frozen=True):
+    """Where a request comes from: the network of one sender, and a wider one that a sender may have all of."""
+
+    network: str = ""
+    wider_network: str = ""
 
 
 class GrantRow(Struct, frozen=True):
@@ -54,12 +66,17 @@ class GrantRow(Struct, frozen=True):
 
 
 class _CodeRow(Struct, frozen=True):
+    id: str
     grant_id: str
     redirect_uri: str
     challenge: str
     expires_at: float
     used_at: float | None
     signature: str | None
+
+    def is_signed(self, ring: KeyRing) -> bool:
+        signed = (self.id, self.grant_id, self.redirect_uri, self.challenge, repr(self.expires_at))
+        return ring.signing.is_row_signed(_CODES, self.signature, *signed)
 
 
 class _RefreshRow(Struct, frozen=True):
@@ -96,18 +113,22 @@ def find_client(tx: Transaction, client_id: str, now: float, ring: KeyRing) -> K
     return msgspec.json.decode(found[0], type=KnownClient)
 
 
-def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: float | None, ring: KeyRing) -> None:
+def keep_client(
+    tx: Transaction,
+    client: KnownClient,
+    now: float,
+    expires_at: float | None,
+    ring: KeyRing,
+    source: Source = Source(),
+) -> None:
     tx.run("delete from provider_client where expires_at < :now", {"now": now})
-    if tx.one(int, "select count(*) from provider_client") >= MOST_CLIENTS:
-        # A flood pushes out what is as unused as itself, and never a client that a person has let in.
-        oldest = "select id from provider_client where expires_at is not null order by created_at limit 1000"
-        if not tx.run(f"delete from provider_client where id in ({oldest})"):
-            raise GrantRefused("temporarily_unavailable", "There are too many clients; try again later.", 503)
+    # A flood pushes out what is as unused as itself, of its own networks first, and never a client that a user let in.
+    _make_room(tx, "provider_client", MAX_CLIENTS, source)
     body = json_column(client)
     tx.run(
-        "insert into provider_client (id, kind, body, created_at, expires_at, signature) "
-        "values (:id, :kind, :body, :now, :until, :signature) on conflict (id) do update set body = excluded.body, "
-        "expires_at = excluded.expires_at, signature = excluded.signature",
+        "insert into provider_client (id, kind, body, created_at, expires_at, signature, network, wider_network) "
+        "values (:id, :kind, :body, :now, :until, :signature, :network, :wider) on conflict (id) do update set "
+        "body = excluded.body, expires_at = excluded.expires_at, signature = excluded.signature",
         {
             "id": client.id,
             "kind": client.kind,
@@ -115,20 +136,80 @@ def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: fl
             "now": now,
             "until": expires_at,
             "signature": ring.signing.sign_row(_CLIENTS, client.id, body),
+            "network": source.network,
+            "wider": source.wider_network,
         },
     )
+
+
+def _make_room(tx: Transaction, table: str, most: int, source: Source) -> None:
+    """Remove the oldest rows that expire, of the network that has too many of them; if the table is full, of the
+    network that has the most. A network that floods it never takes the room of others."""
+    own = {"network": source.network, "wider": source.wider_network}
+    temporary = f"from {table} where expires_at is not null"
+    within = f"{temporary} and wider_network = :wider"
+    if tx.one(int, f"select count(*) {within} and network = :network", own) >= MAX_PER_NETWORK:
+        _remove_oldest(tx, table, own, 1)
+    elif tx.one(int, f"select count(*) {within}", {"wider": source.wider_network}) >= MAX_PER_WIDER_NETWORK:
+        _remove_largest(tx, table, within, {"wider": source.wider_network})
+    if tx.one(int, f"select count(*) from {table}") >= most:
+        order = "group by wider_network order by count(*) desc, min(expires_at) limit 1"
+        found = tx.all(str, f"select wider_network {temporary} {order}")
+        if not found:
+            raise GrantRefused("temporarily_unavailable", "The server has too many clients; try again later.", 503)
+        _remove_largest(tx, table, within, {"wider": found[0]})
+
+
+def _remove_largest(tx: Transaction, table: str, within: str, wider: dict[str, str]) -> None:
+    """Remove the oldest rows of the network that has the most of them within a wider one."""
+    largest = f"select network, count(*) {within} group by network order by count(*) desc, min(expires_at) limit 1"
+    [(network, count)] = tx.all(tuple[str, int], largest, wider)
+    _remove_oldest(tx, table, {**wider, "network": network}, min(_ROOM, (count + 1) // 2))
+
+
+def _remove_oldest(tx: Transaction, table: str, network: dict[str, str], count: int) -> None:
+    oldest = (
+        f"select id from {table} where expires_at is not null and network = :network and wider_network = :wider "
+        f"order by expires_at limit {count}"
+    )
+    tx.run(f"delete from {table} where id in ({oldest})", network)
+
+
+def approved_redirects(tx: Transaction, client_id: str, now: float, ring: KeyRing) -> set[str]:
+    """Return the redirect URIs at which a user has let this client have a code, in a grant that still holds."""
+    found = tx.all(
+        _CodeRow,
+        "select provider_code.id, grant_id, redirect_uri, challenge, provider_code.expires_at, used_at, "
+        "provider_code.signature from provider_code join provider_grant on provider_grant.id = provider_code.grant_id "
+        "where provider_grant.client = :client and provider_grant.revoked_at is null "
+        "and provider_grant.expires_at > :now order by provider_code.expires_at desc limit 100",
+        {"client": client_id, "now": now},
+    )
+    return {code.redirect_uri for code in found if code.is_signed(ring) and _is_grant_of(tx, code, client_id, ring)}
+
+
+def _is_grant_of(tx: Transaction, code: _CodeRow, client_id: str, ring: KeyRing) -> bool:
+    grant = tx.one(GrantRow, "select * from provider_grant where id = :id", {"id": code.grant_id})
+    return grant.client == client_id and ring.signing.is_row_signed(_GRANTS, grant.signature, *grant.signed())
 
 
 # Browsers on their way
 
 
-def begin_flow(tx: Transaction, flow: str, browser: str, body: str, now: float) -> None:
+def begin_flow(tx: Transaction, flow: str, browser: str, body: str, now: float, source: Source = Source()) -> None:
     tx.run("delete from provider_flow where expires_at < :now", {"now": now})
-    if tx.one(int, "select count(*) from provider_flow") >= MOST_FLOWS:
-        raise GrantRefused("temporarily_unavailable", "Too many people are logging in; try again later.", 503)
+    _make_room(tx, "provider_flow", MAX_FLOWS, source)
     tx.run(
-        "insert into provider_flow (id, browser, body, expires_at) values (:id, :browser, :body, :until)",
-        {"id": digest(flow), "browser": digest(browser), "body": body, "until": now + FLOW_SECONDS},
+        "insert into provider_flow (id, browser, body, expires_at, network, wider_network) values "
+        "(:id, :browser, :body, :until, :network, :wider)",
+        {
+            "id": digest(flow),
+            "browser": digest(browser),
+            "body": body,
+            "until": now + FLOW_SECONDS,
+            "network": source.network,
+            "wider": source.wider_network,
+        },
     )
 
 
@@ -196,13 +277,11 @@ def redeem_code(
     name = digest(form.get("code", ""))
     code = tx.maybe(
         _CodeRow,
-        "select grant_id, redirect_uri, challenge, expires_at, used_at, signature from provider_code where id = :id "
-        "for update",
+        "select id, grant_id, redirect_uri, challenge, expires_at, used_at, signature from provider_code "
+        "where id = :id for update",
         {"id": name},
     )
-    if code is None or not ring.signing.is_row_signed(
-        _CODES, code.signature, name, code.grant_id, code.redirect_uri, code.challenge, repr(code.expires_at)
-    ):
+    if code is None or not code.is_signed(ring):
         raise _USED
     grant = _grant(tx, code.grant_id, ring)
     if grant.client != client.id:

@@ -17,6 +17,11 @@ from portico.auth.verifiers.credentials import TokenInvalid, Verified
 LONGEST_TEXT = 1024
 MOST_ACTORS = 10
 MOST_SCOPES = 1000
+# Claims of OpenID Connect, RFC 7662 and Entra that describe a user.
+_USER_CLAIMS = frozenset(
+    {"username", "preferred_username", "email", "upn", "unique_name", "name", "given_name", "family_name"}
+    | {"nickname", "phone_number", "sid", "nonce", "auth_time", "act", "may_act"}
+)
 # The latest moment that a datetime can say.
 _LAST = 253402300799
 
@@ -53,12 +58,9 @@ def check_audience(claims: Mapping[str, Any], audiences: frozenset[str], *, requ
 
 
 def verified(claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, ends: float | None) -> Verified:
-    """Who the claims speak of."""
+    """Return the principal that the claims describe. Raises TokenInvalid."""
     client = _text(claims, "client_id", "azp", "cid")
-    # A client that acts for itself may have no subject (RFC 9068, section 2.2, wants one; introspection need not).
-    id = _text(claims, names.id) or client
-    if id is None:
-        raise TokenInvalid(f"it has no {names.id}")
+    id = _principal_id(claims, names.id, client)
     confirmation = claims.get("cnf")
     key = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
     if confirmation is not None and not isinstance(key, str):
@@ -74,6 +76,43 @@ def verified(claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, e
         actors=tuple(_actors(claims.get("act"))),
     )
     return Verified(principal, ends, key)
+
+
+def _principal_id(claims: Mapping[str, Any], name: str, client: str | None) -> str:
+    """Return the id that a token has in the configured claim. All tokens without it would be one principal, so they are
+    refused; the exception is a client's own token, which may have no subject."""
+    id = claims.get(name)
+    if id is None and name not in claims and name == "sub" and client is not None and _is_own_token(claims):
+        id = client
+    if not isinstance(id, str) or not id:
+        raise TokenInvalid(f"expected the principal's id as text in the claim {name!r} (claims.id), got {_kind(id)}")
+    if id != id.strip() or not id.isprintable():
+        raise TokenInvalid(f"the claim {name!r} has blanks around it or characters that cannot be seen")
+    if len(id) > LONGEST_TEXT:
+        raise TokenInvalid(f"its {name} is too long")
+    if is_unverified_email(claims, name):
+        raise TokenInvalid("the principal's id is an e-mail address that its issuer has not verified (email_verified)")
+    return id
+
+
+def _kind(value: Any) -> str:
+    return "none" if value is None else "an empty text" if value == "" else f"a value of type {type(value).__name__}"
+
+
+def _is_own_token(claims: Mapping[str, Any]) -> bool:
+    """Whether a token without a subject is a client's own (RFC 6749, 4.4). Auth0 and Entra say so; an introspection
+    endpoint need not name a subject (RFC 7662, 2.2), and then no other claim may name a user. A JWT of RFC 9068 always
+    has a subject."""
+    if claims.get("gty") == "client-credentials" or claims.get("idtyp") == "app":
+        return True
+    return claims.get("active") is True and _USER_CLAIMS.isdisjoint(claims)
+
+
+def is_unverified_email(claims: Mapping[str, Any], name: str) -> bool:
+    """Whether a claim is an e-mail address of which the issuer says that its user has not proved it. Many issuers say
+    nothing; Entra says it of the domain, in `xms_edov`."""
+    flags = [claims[flag] for flag in ("email_verified", "xms_edov") if flag in claims]
+    return name == "email" and any(flag not in (True, "true", "True", "1", 1) for flag in flags)
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:

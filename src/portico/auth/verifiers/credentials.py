@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -32,12 +33,26 @@ class RequestCredentials(Struct, frozen=True):
     address: str = ""
     # Whether it came by a trusted proxy.
     proxied: bool = False
-    # What the token has to be for.
+    # What the token has to be for: the URLs of this endpoint, or the audiences that were configured.
     audiences: frozenset[str] = frozenset()
     fetch: Fetcher | None = None
+    # The URLs, or where they are not known the paths, of the server's other endpoints: not valid for this one.
+    other_endpoints: frozenset[str] = frozenset()
+
+    def expected(self, own: frozenset[str] | None) -> frozenset[str]:
+        """Return what a token has to be for at this endpoint: the audiences of a verifier, or those of the server."""
+        if own is None:
+            return self.audiences
+        return frozenset(one for one in own if not names_one_of(one, self.other_endpoints))
 
     def __repr__(self) -> str:
         return f"RequestCredentials({self.scheme!r})"  # the rest is secrets
+
+
+def names_one_of(audience: str, endpoints: frozenset[str]) -> bool:
+    """Whether an audience is the URL of one of these endpoints, which are URLs or paths."""
+    url = audience.rstrip("/")
+    return bool(endpoints) and (url in endpoints or ("://" in url and urlsplit(url).path in endpoints))
 
 
 class Verified(Struct, frozen=True):

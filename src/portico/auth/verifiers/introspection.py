@@ -23,7 +23,7 @@ class IntrospectionVerifier:
 
     * **issuer** – whose tokens they are; its metadata names the endpoint, unless `url` does.
     * **client_id**, **client_secret** – who we are to the issuer.
-    * **audience** – what a token has to be for; None: the URL of the endpoint.
+    * **audience** – what a token has to be for; None: what the server expects.
     * **require_audience** – whether a token is refused of which the issuer does not say for whom it is.
     """
 
@@ -49,7 +49,7 @@ class IntrospectionVerifier:
             raise UsageError(f"introspection: {mistake}") from None
         self.issuer = issuer
         self._url = url
-        self._audiences = None if audience is None else frozenset([audience] if isinstance(audience, str) else audience)
+        self.audiences = None if audience is None else frozenset([audience] if isinstance(audience, str) else audience)
         self._required = require_audience
         self._leeway = leeway
         self._claims = claims
@@ -78,7 +78,7 @@ class IntrospectionVerifier:
         if said.get("iss", self.issuer) != self.issuer:
             raise TokenInvalid("it is of another issuer")
         ends = check_time(said, self._clock(), self._leeway, must_end=False)
-        check_audience(said, self._audiences or credentials.audiences, required=self._required)
+        check_audience(said, credentials.expected(self.audiences), required=self._required)
         return verified(said, self.issuer, self._claims, ends)
 
     def _ask(self, token: str) -> Conversation[Fetched]:

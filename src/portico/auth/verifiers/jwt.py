@@ -28,7 +28,7 @@ class JwtVerifier:
     """Tokens of one issuer.
 
     * **issuer** – to the letter as its tokens have it. Its metadata says where its keys are (RFC 8414, OpenID Connect).
-    * **audience** – what a token has to be for; None: the URL of the endpoint.
+    * **audience** – what a token has to be for; None: what the server expects.
     * **algorithms** – what a token may be signed with.
     * **leeway** – how many seconds the clocks may differ.
     * **jwks_uri** – where the keys are, for an issuer that does not publish that.
@@ -56,7 +56,7 @@ class JwtVerifier:
         if not 0 <= leeway <= 600:
             raise UsageError(f"a leeway of {leeway} s is none: it is between 0 and 600")
         self.issuer = issuer
-        self._audiences = None if audience is None else frozenset([audience] if isinstance(audience, str) else audience)
+        self.audiences = None if audience is None else frozenset([audience] if isinstance(audience, str) else audience)
         self._algorithms = signatures.check_algorithms(algorithms)
         self._leeway = leeway
         self._claims = claims
@@ -91,7 +91,7 @@ class JwtVerifier:
         if str(token.header.get("typ", "")).lower() not in _KINDS:
             raise TokenInvalid("it is no access token (typ)")
         check_time(token.claims, self._clock(), self._leeway, must_end=True)
-        check_audience(token.claims, self._audiences or credentials.audiences)
+        check_audience(token.claims, credentials.expected(self.audiences))
         return token
 
     def _verify(self, token: SignedToken, credentials: RequestCredentials) -> Verified:

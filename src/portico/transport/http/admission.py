@@ -7,7 +7,7 @@ before a body is read. The rest waits for the issuer, with the body in hand.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
 from time import time
 from typing import Any, Literal
@@ -64,6 +64,7 @@ class Admission:
         needs: Needs,
         fetcher: Fetcher = fetch,
         told: Callable[[int, str, str | None], None] | None = None,
+        hosts: Collection[str] = (),
     ) -> None:
         if auth is not None and auth.public_url is not None:
             # Some say the URL of the endpoint itself.
@@ -76,6 +77,11 @@ class Admission:
         self._paths = paths
         self._needs = needs
         self._fetch = fetcher
+        # The origins of the sockets that are bound, the first of them first.
+        self._origins: dict[str, None] = {}
+        self._ports: set[str] = set()
+        # The names that the operator has given to this server, each of them whole.
+        self._hosts = frozenset(host.lower() for host in hosts if "*" not in host)
         self._remembered = {} if auth is None else auth.remembered
         # Whether nothing but the token decides who it is.
         self._by_token = auth is not None and tokens is None and not auth.headers and not auth.by_address
@@ -100,7 +106,12 @@ class Admission:
         if path not in self._paths():
             return Answer(404, TEXT, b"Not found\n")
         headers: Pairs = (*JSON, (b"cache-control", b"max-age=300"))
-        return Answer(200, headers, self.auth.document(_here(request), path))
+        return Answer(200, headers, self.auth.document(self._here(request), path))
+
+    def bind(self, origins: Iterable[str]) -> None:
+        """Note the origins, such as `http://127.0.0.1:8080`, that this server has bound: tokens may be for those."""
+        self._origins.update(dict.fromkeys(origins))
+        self._ports = {origin.rpartition(":")[2] for origin in self._origins}
 
     # Letting in
 
@@ -116,7 +127,7 @@ class Admission:
         if self._by_token and not request.query:
             # What most requests cost. The same head comes again and again: then not even its token is hashed again.
             headers = request.headers
-            found = headers.admitted or self._find(headers)
+            found = headers.admitted or self._find(request)
             if found is not None and found.until > time():
                 request.principal, request.until = found.verified.principal, found.verified.expires
                 return None
@@ -125,11 +136,12 @@ class Admission:
         except MustWait:
             return "wait"
 
-    def _find(self, headers: Headers) -> Remembered | None:
+    def _find(self, request: Request) -> Remembered | None:
+        headers = request.headers
         authorization = headers.get(b"authorization")
         if authorization is None or authorization[:7].lower() != b"bearer ":
             return None
-        found = self._remembered.get(sha256(authorization).digest())
+        found = self._remembered.get(sha256(self._shown(request, authorization)).digest())
         if found is None or not found.enough:
             return None
         headers.admitted = found
@@ -197,7 +209,7 @@ class Admission:
         text = request.headers.get(b"dpop")
         proof = None
         if text is not None and found.verified.key is not None:
-            url = auth.resource(_here(request), self._asked(request))
+            url = auth.resource(self._bound_origin(request), self._asked(request))
             proof = Proof(text.decode("latin-1"), request.method, url, token, found.verified.key)
         return auth.proven(found.verified, scheme, proof)
 
@@ -210,13 +222,14 @@ class Admission:
                 raise ProofInvalid("the proof was used before")
 
     def _shown(self, request: Request, authorization: bytes | None) -> bytes:
-        """All that decides who it is."""
+        """Return all that decides about the credentials. A token for one endpoint may not be valid at another."""
+        path = b"" if request.path == self._path else self._asked(request).encode()
         by_address = self.auth is not None and self.auth.by_address
         if not self._headers and not by_address:
-            return authorization or b""
+            return b"%b\n%b" % (authorization or b"", path) if path else authorization or b""
         named = [request.headers.get(name, b"") for name in self._headers]
         where = request.peer.encode() if by_address else b""
-        return b"\n".join((authorization or b"", b"1" if request.proxied else b"0", where, *named))
+        return b"\n".join((authorization or b"", path, b"1" if request.proxied else b"0", where, *named))
 
     def _credentials(self, request: Request, auth: ResourceServer, authorization: bytes | None) -> RequestCredentials:
         if request.query and _token_in(request.query):
@@ -230,9 +243,13 @@ class Admission:
         said = {
             name.decode(): request.headers[name].decode("latin-1") for name in self._headers if name in request.headers
         }
-        here = _here(request)
-        audiences = auth.audiences or frozenset(auth.resource(here, path) for path in self._paths())
-        return RequestCredentials(scheme, token, said, request.peer, request.proxied, audiences, self._fetch)
+        path = self._asked(request)
+        # A token for the main endpoint is valid below it, where there is no more than a part of what that offers. One
+        # for another endpoint, such as a view, is valid there alone.
+        above = self._path if path.startswith(self._path.rstrip("/") + "/") else None
+        others = frozenset((auth.public_url or "") + one for one in self._paths() if one not in (path, self._path))
+        audiences = auth.valid_audiences(self._origins, path, above, others)
+        return RequestCredentials(scheme, token, said, request.peer, request.proxied, audiences, self._fetch, others)
 
     # Refusing
 
@@ -246,7 +263,7 @@ class Admission:
         else:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
-            fields = self.auth.challenges(_here(request), self._asked(request), needed, error=code, nonce=nonce)
+            fields = self.auth.challenges(self._here(request), self._asked(request), needed, error=code, nonce=nonce)
         if self._told is not None:
             self._told(401, error or reason, request.peer)
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
@@ -259,7 +276,7 @@ class Admission:
             )
         if isinstance(failure, _Misplaced):
             assert self.auth is not None
-            fields = self.auth.challenges(_here(request), self._asked(request), error="invalid_request")
+            fields = self.auth.challenges(self._here(request), self._asked(request), error="invalid_request")
             return refusals.error(request, 400, f"Bad request: {failure}", tuple(fields))
         proof = isinstance(failure, ProofInvalid)
         return self._unauthorized(
@@ -281,15 +298,31 @@ class Admission:
         if self.auth is None or not self.auth.authorization_servers:
             return None
         if request.principal is None:
-            fields = self.auth.challenges(_here(request), self._asked(request), scopes)
+            fields = self.auth.challenges(self._here(request), self._asked(request), scopes)
             return refusals.error(request, 401, "Unauthorized: a token is needed", (*fields, *request.cors), id)
-        fields = self.auth.challenges(_here(request), self._asked(request), scopes, error="insufficient_scope")
+        fields = self.auth.challenges(self._here(request), self._asked(request), scopes, error="insufficient_scope")
         needed = ", ".join(sorted({*scopes, *self.auth.required}))
         return refusals.error(request, 403, f"Forbidden: this needs the scope {needed}", (*fields, *request.cors), id)
 
     def _asked(self, request: Request) -> str:
         """The path of the endpoint that a request is for."""
         return request.path if request.path in self._paths() else self._path
+
+    def _here(self, request: Request) -> str:
+        """Return the base URL to show to a client. With an audience of its own the server may have any name that the
+        Host check lets through; otherwise it is one of those that tokens may be for."""
+        if self.auth is not None and self.auth.is_named:
+            return _named_origin(request)
+        return self._bound_origin(request)
+
+    def _bound_origin(self, request: Request) -> str:
+        """Return the bound origin that a request names, else the first one; never an origin that the client made up."""
+        named = _named_origin(request)
+        host = named.partition("://")[2]
+        name, _, port = host.rpartition(":")
+        if named in self._origins or host in self._hosts or (name in self._hosts and port in self._ports):
+            return named
+        return next(iter(self._origins), "")
 
     def _needed(self, headers: Headers) -> frozenset[str]:
         """What the operation needs that the headers name. They are not checked yet: it is advice, no decision."""
@@ -312,8 +345,8 @@ def with_cors(answer: Answer, request: Request) -> Answer:
     return answer if said else Answer(answer.status, (*answer.headers, *request.cors), answer.body)
 
 
-def _here(request: Request) -> str:
-    """Where the request thinks we are, without the path of the endpoint."""
+def _named_origin(request: Request) -> str:
+    """Return the base URL that a request names. That is the client's claim: it decides nothing by itself."""
     host = request.headers.get(b"host", b"localhost").decode("latin-1").strip(" \t").lower()
     return f"{'https' if request.secure else 'http'}://{host}{request.root}"
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -139,6 +139,11 @@ class Exchange:
         self._loop = loop
         for endpoint in self._all_endpoints():
             endpoint.stateless.door.loop = loop
+
+    def bind(self, origins: Iterable[str]) -> None:
+        """Note the origins of sockets that are bound: see `Admission.bind`."""
+        if self._admission is not None:
+            self._admission.bind(origins)
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Be one of several processes that serve the same clients."""
@@ -366,7 +371,15 @@ class Exchange:
         if auth is not None:
             auth.on_revoked.append(self.end_streams_of)
         about = members(self.handler)
-        return Admission(tokens, auth, settings.path, lambda: self._endpoints, about.needs, told=about.refused)
+        return Admission(
+            tokens,
+            auth,
+            settings.path,
+            lambda: self._endpoints,
+            about.needs,
+            told=about.refused,
+            hosts=settings.allow_hosts,
+        )
 
     def _admit(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
         """It was let in before its body was read, but what it shows may be good no longer, or wait to be verified."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from portico.auth.addresses import names_loopback
 from portico.rpc.call import Call
 from portico.wire import mirrors
 from portico.wire.errors import HeaderMismatch, UsageError
@@ -27,11 +28,21 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # Longer names of hosts and pages are not kept: there are none (RFC 1035, 2.3.4), but a client can make some up.
 LONGEST_KNOWN = 600
 
-MOST_HOPS = 20
-# RFC 7239, 6: an address, with a port or without; one of version 6 may be in brackets.
-_FOR = re.compile(
-    r'\bfor="?(?:\[?(?P<v6>[0-9a-f]{0,4}:[0-9a-f:.]{1,45})\]?|(?P<v4>[0-9]{1,3}(?:\.[0-9]{1,3}){3}))', re.IGNORECASE
-).search
+MAX_HOPS = 20
+# How many parsed headers, and how many proxies, are cached.
+MAX_PARSED = 1000
+# The address of a client that a proxy does not name, or names by an address that no client behind a proxy can have.
+UNKNOWN_CLIENT = "0.0.0.0"
+
+_X_FORWARDED_FOR, _FORWARDED = b"x-forwarded-for", b"forwarded"
+# The parts of a Forwarded header: a comma or a semicolon within a quoted string separates nothing (RFC 7239, 4).
+_WHOLE = re.compile(r'(?:[^"]|"(?:[^"\\]|\\.)*")*')
+_ELEMENTS = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
+_PAIRS = re.compile(r'(?:[^";]|"(?:[^"\\]|\\.)*")+')
+# RFC 7239, 6: an address with an optional port; IPv6 may be in brackets.
+_NODE = re.compile(
+    r"(?P<v4>[0-9.]+)(?::[0-9]*)?|\[(?P<v6>[^\]]+)\](?::[0-9]*)?|(?P<plain>[0-9a-f:.]+(?:%\w+)?)", re.IGNORECASE
+)
 
 # A header of these that stands twice could be read differently by two parties.
 _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESSION, LAST_EVENT})
@@ -195,13 +206,21 @@ class Gate:
 
 
 class Proxies:
-    """Those in front of us whose word on where a request comes from is taken: addresses, or networks of them."""
+    """The trusted proxies, by address or network, and the client addresses that they report.
+
+    A proxy writes one header, X-Forwarded-For or Forwarded, on every request, and passes on whatever a client sends in
+    the other one. A header that was seen without the other is the one that the proxy writes. Until that is known, two
+    headers that name different clients name none.
+    """
 
     def __init__(self, trusted: Collection[str] = ()) -> None:
         try:
             self._networks = [ipaddress.ip_network(one, strict=False) for one in trusted]
         except ValueError as failure:
             raise UsageError(f"a trusted proxy is an address or a network: {failure}") from None
+        # By the address of a proxy: the headers that it was seen to send alone.
+        self._written: dict[str, set[bytes]] = {}
+        self._parsed: dict[tuple[bytes, bytes, str], str] = {}
 
     def trusts(self, address: str) -> bool:
         if not self._networks:
@@ -214,19 +233,85 @@ class Proxies:
         return any((mapped or known) in network for network in self._networks)
 
     def client(self, headers: Headers, peer: str) -> str:
-        """Where a request of a trusted peer comes from: the last address in its list that is not one of ours."""
-        said = headers.get(b"x-forwarded-for")
-        hops = [b"for=" + one.strip() for one in said.split(b",")] if said is not None else []
-        hops = hops or headers.get(b"forwarded", b"").split(b",")
-        for hop in reversed(hops[-MOST_HOPS:]):
-            found = _FOR(hop.decode("latin-1"))
-            address = (found["v6"] or found["v4"]) if found is not None else ""
+        """Return the address of the client behind a trusted proxy: the last hop that is not a trusted proxy itself.
+
+        Hops before that one were sent by the client. The result is never a loopback address unless there is no
+        forwarding header at all: a header does not make a client local.
+        """
+        plain, standard = headers.get(_X_FORWARDED_FOR), headers.get(_FORWARDED)
+        if standard is None:
+            return peer if plain is None else self._alone(_X_FORWARDED_FOR, plain, peer)
+        if plain is None:
+            return self._alone(_FORWARDED, standard, peer)
+        written = self._written.get(peer, ())
+        if len(written) == 1:
+            header = _FORWARDED if _FORWARDED in written else _X_FORWARDED_FOR
+            return self._parse(header, headers[header], peer)
+        one, other = self._parse(_X_FORWARDED_FOR, plain, peer), self._parse(_FORWARDED, standard, peer)
+        return one if one == other else UNKNOWN_CLIENT
+
+    def _alone(self, header: bytes, value: bytes, peer: str) -> str:
+        """Parse a header that came without the other, and remember that this proxy writes it."""
+        written = self._written.get(peer)
+        if written is None or header not in written:
+            if len(self._written) >= MAX_PARSED:
+                self._written.clear()
+            self._written.setdefault(peer, set()).add(header)
+        return self._parse(header, value, peer)
+
+    def _parse(self, header: bytes, value: bytes, peer: str) -> str:
+        key = (header, value, peer)
+        found = self._parsed.get(key)
+        if found is None:
+            hops = _plain_hops(value) if header == _X_FORWARDED_FOR else _standard_hops(value)
+            found = self._last_untrusted(hops, peer)
+            if len(value) <= LONGEST_KNOWN:
+                if len(self._parsed) >= MAX_PARSED:
+                    self._parsed.clear()
+                self._parsed[key] = found
+        return found
+
+    def _last_untrusted(self, hops: Sequence[str], peer: str) -> str:
+        for hop in reversed(hops[-MAX_HOPS:]):
+            address = _address(hop)
             if not address:
-                return peer
-            if not self.trusts(address):
-                return address
+                break
             peer = address
-        return peer
+            if not self.trusts(address):
+                break
+        return UNKNOWN_CLIENT if names_loopback(peer) else peer
+
+
+def _plain_hops(value: bytes) -> list[str]:
+    return value.decode("latin-1").split(",")
+
+
+def _standard_hops(value: bytes) -> list[str]:
+    """Return the `for` of each element of a Forwarded header; empty text where an element has none, or two."""
+    text = value.decode("latin-1")
+    if _WHOLE.fullmatch(text) is None:
+        # A client left a quoted string open, so that it would swallow what the proxy has appended.
+        return [""]
+    return [_node_of(element) for element in _ELEMENTS.findall(text)]
+
+
+def _node_of(element: str) -> str:
+    pairs = (pair.partition("=") for pair in _PAIRS.findall(element))
+    nodes = [value.strip() for name, _, value in pairs if name.strip().lower() == "for"]
+    node = nodes[0] if len(nodes) == 1 else ""
+    return node[1:-1] if len(node) > 1 and node[0] == node[-1] == '"' else node
+
+
+def _address(hop: str) -> str:
+    """Return the address of a hop in its one canonical form; empty for `unknown`, obfuscated and malformed ones."""
+    found = _NODE.fullmatch(hop.strip())
+    if found is None:
+        return ""
+    try:
+        address = ipaddress.ip_address((found["v4"] or found["v6"] or found["plain"]).partition("%")[0])
+    except ValueError:
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _name(authority: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from portico.supervision import BackgroundTasks
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
-from portico.transport.http.place import BACKLOG, Place
+from portico.transport.http.place import BACKLOG, Place, origins_of
 from portico.transport.http.plain_heads import PlainHeads
 from portico.transport.http.response import Internal, Pairs, Request, encode_headers
 from portico.transport.loops import on_signals
@@ -103,6 +103,7 @@ class Listener:
         """Take what comes by these sockets, which are closed at the end, or with what is given back."""
         loop = asyncio.get_running_loop()
         self.exchange.stay_on(loop)
+        self.exchange.bind(origins_of(sockets, secure=tls is not None))
         self._tick()
         started: list[asyncio.Server] = []
         for one in sockets:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import stat
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -127,6 +128,12 @@ class Place(Struct, kw_only=True):
             return is_loopback(self.host)
         return all(_is_local(number) for number in _numbers(self.fd))
 
+    def has_address(self) -> bool:
+        """Whether it has an address that a URL can name. A Unix socket has none."""
+        if self.unix is not None:
+            return False
+        return self.fd is None or all(_has_address(number) for number in _numbers(self.fd))
+
     def leave(self) -> None:
         """Remove the path, if no process listens at it any more."""
         if self.unix is not None:
@@ -185,6 +192,29 @@ def _is_own(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def origins_of(sockets: Sequence[socket.socket], *, secure: bool) -> list[str]:
+    """Return the origins by which clients reach these sockets, without asking any name server. A Unix socket has none.
+    Of a socket at a loopback address these are the address and `localhost`. Another server may be bound to the same
+    port of the other loopback address, so that one is not included.
+    """
+    scheme, default = ("https", 443) if secure else ("http", 80)
+    origins: dict[str, None] = {}
+    for one in sockets:
+        bound = one.getsockname()
+        if not isinstance(bound, tuple):
+            continue
+        host, port = str(bound[0]).partition("%")[0], int(bound[1])
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        names = [f"[{host}]" if ":" in host else host]
+        if host.startswith("127.") or host == "::1":
+            names.append("localhost")
+        for name in names:
+            origins[f"{scheme}://{name}:{port}"] = None
+            if port == default:
+                origins[f"{scheme}://{name}"] = None
+    return list(origins)
 
 
 def is_loopback(host: str) -> bool:
@@ -284,6 +314,11 @@ def _opened(number: int) -> socket.socket:
         one.close()
         raise UsageError(f"{number} is a socket, and none for connections")
     return one
+
+
+def _has_address(number: int) -> bool:
+    with _opened(number) as one:
+        return isinstance(one.getsockname(), tuple)
 
 
 def _is_local(number: int) -> bool:
