@@ -81,7 +81,7 @@ async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -
             await client.call_tool("mortal_work")
         assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
         flag.unlink()
-        gateway._routes.upstreams["mortal"].breaker._until = 0.0
+        gateway._routes.upstreams["mortal"].health.shared._until = 0.0
         assert (await client.call_tool("mortal_work")).text == "done"
         assert gateway.status()[0]["up"]
 
@@ -191,7 +191,7 @@ async def test_what_a_child_said_last_is_for_the_log(caplog: pytest.LogCaptureFi
         await client.list_tools()
         await gateway.settle(20)
         assert "my own" in gateway.status()[0]["error"] and "my own" in caplog.text
-        assert "my own" not in str(gateway._routes.upstreams["says"].breaker.refusal("says"))
+        assert "my own" not in str(gateway._routes.upstreams["says"].health.shared.refusal("says"))
 
 
 async def test_an_upstream_can_be_removed_before_anything_runs() -> None:

@@ -179,7 +179,9 @@ class Routes:
         """Wait until all upstreams are listed, or a little: what comes later comes as a change. Those that want to know
         who asks are asked on behalf of a call."""
         waiting = [
-            one for one in self.upstreams.values() if not one.lists.find(by).is_ready and not one.breaker.is_open
+            one
+            for one in self.upstreams.values()
+            if not one.lists.find(by).is_ready and not one.health.breaker_of(by).is_open
         ]
         if not waiting:
             return
@@ -206,7 +208,7 @@ class Routes:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
             upstream.begin_listing(call)
-        if all(one.lists.find(call).is_ready or one.breaker.is_open for one in self.upstreams.values()):
+        if all(one.lists.find(call).is_ready or one.health.breaker_of(call).is_open for one in self.upstreams.values()):
             return self._page(catalog, call, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
 
@@ -285,8 +287,9 @@ class Routes:
         """Say whose a name is, and when that one is tried again, if its upstream is away; or why it refuses the
         caller."""
         async for upstream in self._unlisted(call, kind, name):
-            if upstream.breaker.since is not None:
-                raise upstream.breaker.refusal(upstream.alias)
+            breaker = upstream.health.breaker_of(call)
+            if breaker.since is not None:
+                raise breaker.refusal(upstream.alias)
             refusal = upstream.lists.find(call).refusal
             if refusal is not None:
                 raise refusal.with_traceback(None)
