@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.gateway.answers import OwnAnswers
+from portico.gateway.attribution import attribute
 from portico.gateway.bridge import Parked
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.places import LOCAL
@@ -215,7 +216,7 @@ class Lane:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
             )
-        call, params = held.call, question.params or None
+        call, params = held.call, attribute(self._alias, question.method, question.params or None)
         try:
             require(call, question.method, params)
             with self.connection.unhurried():

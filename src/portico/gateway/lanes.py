@@ -118,7 +118,7 @@ class Lanes:
         able = carried(call.capabilities)
         key = self._key(call, able)
         lane = self._free(key)
-        if lane is not None and (key[0] == MODERN or lane.in_flight or self._has_share(lane)):
+        if lane is not None and (key is MODERN_KEY or lane.in_flight or self._has_share(lane)):
             return lane
         return await self._find_in_turn(call, able)
 
@@ -128,11 +128,13 @@ class Lanes:
         owner = caller[0]
         while True:
             key = self._key(call, able)
-            if key[0] == MODERN or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
+            if key is MODERN_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
                 lane = self._free(key)
                 if lane is not None:
                     if self.asks and key[0] != MODERN:
                         lane.owner = owner
+                    if has_turn:
+                        self._wake()
                     return lane
                 try:
                     # A caller that goes away meanwhile ends nothing: others may wait for the same connection.
@@ -147,10 +149,9 @@ class Lanes:
             try:
                 await self._queue.wait(caller, self._wake)
             except (QueueFull, TimeoutError):
-                raise self.busy(f"{self.settings.lanes} connections, and none is free for this caller") from None
-            finally:
                 # Shares are larger where fewer callers wait.
                 self._wake()
+                raise self.busy(f"{self.settings.lanes} connections, and none is free for this caller") from None
             has_turn = True
 
     def _has_share(self, lane: Lane) -> bool:
@@ -172,7 +173,8 @@ class Lanes:
             self._wake()
 
     def _wake(self) -> None:
-        if len(self._queue):
+        """Give a turn to the next caller, if there is an idle connection or room for one."""
+        if len(self._queue) and (len(self) + self._being_opened < self.settings.lanes or self._idle()):
             self._queue.wake(self._may)
 
     async def _open_for(self, call: Call, able: ClientCapabilities, owner: str) -> None:
@@ -185,7 +187,7 @@ class Lanes:
             self._check_open()
             self._being_opened += 1
             try:
-                await self._make_room(owner)
+                await self._make_room()
                 await self._open(key, able, call, owner)
             finally:
                 self._being_opened -= 1
@@ -263,7 +265,7 @@ class Lanes:
         self._has_sessions = self._has_sessions or not lane.modern
         if lane.modern:
             key = share_of(self.settings, self._auth, call)
-        lane.owner = LOCAL if key == MODERN_KEY else owner
+        lane.owner = LOCAL if key is MODERN_KEY else owner
         self._lanes.setdefault(key, []).append(lane)
         self._opened(lane)
 
@@ -280,7 +282,7 @@ class Lanes:
         kept = {name: value for name, value in target.headers.items() if name.lower() not in named}
         return replace(self.settings, target=replace(target, headers={**kept, **dict(sent)}))
 
-    async def _make_room(self, owner: str) -> None:
+    async def _make_room(self) -> None:
         """Close an idle connection if there are too many: of the caller that has most of them, and of these one that
         changes are heard on last. Raises _NoRoom."""
         if len(self) + self._being_opened <= self.settings.lanes:

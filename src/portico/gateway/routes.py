@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from portico.gateway.attribution import attribute_all
 from portico.gateway.entries import LISTS, hints, members, result_at
 from portico.gateway.links import link_result
 from portico.gateway.listeners import Listeners, Publish
@@ -406,6 +407,7 @@ class Routes:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}
             asked.request_state = self._seal.close(self._binding(call), {}, steps, list(asked.input_requests or {}))
+            return asked if upstream.is_here else attribute_all(upstream.alias, asked)
         return asked
 
     def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from portico.access.secrets import Secrets
 from portico.gateway.answers import OwnAnswers
+from portico.gateway.attribution import attribute_all, attribute_data
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import UpstreamChanges
 from portico.gateway.config import UpstreamSettings
@@ -36,7 +37,14 @@ from portico.transport.targets import Here
 from portico.wire import jsonrpc, notices
 from portico.wire.capabilities import TASK_CALLS, declares
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import Error, MethodNotFound, ProtocolError, ToolError, TransportError
+from portico.wire.errors import (
+    URL_ELICITATION_REQUIRED,
+    Error,
+    MethodNotFound,
+    ProtocolError,
+    ToolError,
+    TransportError,
+)
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
 from portico.wire.methods import ASKABLE, asked_by
@@ -113,6 +121,8 @@ class GatewayUpstream:
         self._kept = kept
         self._changed = changed
         here = settings.target.handler if isinstance(settings.target, Here) else None
+        # Whether it runs in this process, and is trusted as the gateway itself is.
+        self.is_here = here is not None
         self.auth = auth
         self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
         # Whether all calls are alike: none brings something of its own, and no question is answered here.
@@ -366,8 +376,14 @@ class GatewayUpstream:
         result = await self._answered(call, result, partial(self._send, lane))
         asked = asked_by(call.method, result)
         if asked is not None and call.reply.asks:
-            result = await push(call, asked, partial(self._send, lane))
+            result = await push(call, attribute_all(self.alias, asked), partial(self._send_again, lane))
         return Answered(result, lane.revision, lane)
+
+    async def _send_again(self, lane: Lane, call: Call) -> Any:
+        """Send a call with answers of its client. What is asked next has the alias too."""
+        result = await self._send(lane, call)
+        asked = asked_by(call.method, result)
+        return result if asked is None else attribute_all(self.alias, asked)
 
     async def is_modern(self, call: Call) -> bool:
         """Whether it is of a revision without sessions, as is what runs in this process."""
@@ -404,7 +420,7 @@ class GatewayUpstream:
         asked = None if self.answers is None else asked_by(call.method, result)
         if self.answers is None or asked is None or not self.answers.takes_all(asked):
             return result
-        return await push(self.answers.instead(call), asked, send)
+        return await push(self.answers.instead(call, None if self.is_here else self.alias), asked, send)
 
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
@@ -419,6 +435,8 @@ class GatewayUpstream:
         if isinstance(failure, ProtocolError):
             if failure.retry_after is None:
                 self.health.succeeded(call)
+                if failure.code == URL_ELICITATION_REQUIRED:
+                    failure.data = attribute_data(self.alias, failure.data)
                 return failure
             # Its HTTP status says that it is overwhelmed, whatever else is in the answer.
             return self.health.failed(call, failure)
