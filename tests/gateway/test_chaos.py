@@ -214,7 +214,7 @@ async def test_a_question_on_the_stream_of_a_call_belongs_to_it(above: Any) -> N
 
     def answering(name: str) -> Any:
         async def answer(params: Any) -> ElicitResult:
-            return ElicitResult("accept" if params.message == f"Are you {name}?" else "decline", {})
+            return ElicitResult("accept" if params.message == f"[bad] Are you {name}?" else "decline", {})
 
         return answer
 

@@ -1,8 +1,8 @@
 """Say which upstream asks: elicitation and sampling requests of an upstream name it before a client sees them.
 
-Every line of such a message begins with `[alias]`, and `_meta` has the alias under `portico/upstream`. The gateway's own
-requests ("Connect your account at …") have neither, and an upstream can take neither away: line breaks start a line
-that is marked too, and characters that reorder, hide or push away text are removed.
+Every line of such a message begins with `[alias]`, and `_meta` has the alias under `portico/upstream`. The gateway's
+own requests ("Connect your account at …") have neither, and an upstream can take neither away: line breaks start a
+line that is marked too, and characters that reorder, hide or push away text are removed.
 """
 
 from __future__ import annotations

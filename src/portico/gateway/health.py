@@ -8,13 +8,13 @@ failures that several independent callers have in a row.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 
 from portico.rpc.call import Call
+from portico.rpc.error_ids import log_failure
 from portico.rpc.turns import caller_of
 from portico.wire.errors import BadStatus, Closed, ConnectFailed, Error, ProtocolError, TimedOut, ToolError
 
@@ -49,13 +49,6 @@ def describe(failure: Error) -> str:
     if isinstance(failure, Closed):
         return "it closed the connection"
     return "it refused the connection" if isinstance(failure, ProtocolError) else "the connection failed"
-
-
-def log_failure(what: str, failure: str) -> str:
-    """Log a failure for the operator. Returns the error id by which it is found in the log."""
-    error_id = os.urandom(4).hex()
-    log.warning("error %s: %s: %s", error_id, what, failure)
-    return error_id
 
 
 def is_answer(failure: Error) -> bool:
@@ -182,7 +175,7 @@ class UpstreamHealth:
 
     def failed(self, call: Call, failure: Error, *, opening: bool = False) -> ToolError:
         """Count a failure and log it; `opening`: of a new connection. Returns the error for the client."""
-        error_id = log_failure(self.alias, self._mask(str(failure)))
+        error_id = log_failure(log, self.alias, self._mask(str(failure)))
         if is_answer(failure) and not opening:
             return self._refusal_of(failure, error_id)
         breaker = self.shared

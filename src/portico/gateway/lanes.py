@@ -20,6 +20,7 @@ from portico.gateway.health import UpstreamHealth
 from portico.gateway.lane import Lane, Told, carried
 from portico.gateway.places import LOCAL, FairQueue, QueueFull, reserve
 from portico.rpc.call import Call, Conversation
+from portico.rpc.error_ids import log_failure
 from portico.rpc.identity import identity_of
 from portico.rpc.turns import caller_of
 from portico.transport.targets import Url
@@ -114,7 +115,8 @@ class Lanes:
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
-            raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ServiceUnavailable")
+            error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
+            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", kind="ServiceUnavailable")
         able = carried(call.capabilities)
         key = self._key(call, able)
         lane = self._free(key)

@@ -20,6 +20,7 @@ from portico.openapi.place import base_of, is_absolute, origin_of
 from portico.openapi.route_maps import is_tool
 from portico.openapi.sending import ApiAnswer, ApiSender, AsgiApiSender, ClientApiSender, HttpApiSender
 from portico.openapi.shape import OperationShape, ShapeMaker
+from portico.rpc.error_ids import log_failure
 from portico.schema import check
 from portico.server.asking.context import Context
 from portico.server.calling.bodies import Body
@@ -84,7 +85,10 @@ class Api(Struct):
         try:
             answer = await self.sender.send(request, base, self.longest, call)
         except (TransportError, ProtocolError) as failure:
-            raise ToolError(f"The API cannot be reached: {failure}.", kind="UpstreamError", retryable=True) from None
+            # The failure has the address of the API, which is not for clients.
+            error_id = log_failure(log, "an API cannot be reached", failure)
+            text = f"The API cannot be reached (error id {error_id})."
+            raise ToolError(text, kind="UpstreamError", retryable=True) from None
         except UsageError as mistake:
             raise ToolError(f"The request cannot be sent: {mistake}.", kind="ValidationError") from None
         if not 200 <= answer.status < 300:
