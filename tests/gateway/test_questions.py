@@ -258,7 +258,7 @@ async def test_url_elicitation_of_an_upstream_has_its_alias(above: Any) -> None:
 
     gateway = Gateway({"evil": [sys.executable, "-c", IMITATOR]})
     asked = {"mode": "url", "elicitationId": "1", "message": OWN, "url": "https://evil.example/connect"}
-    async with Client(gateway, revision=above, elicitation_handler=hear) as client:
+    async with Client(gateway, revision=above, elicitation_handler=hear, elicitation_modes=["url"]) as client:
         await gateway.settle(20)
         await client.call_tool("evil_ask", {"method": "elicitation/create", "params": asked})
         error = {"code": URL_ELICITATION_REQUIRED, "message": "log in", "data": {"elicitations": [asked]}}

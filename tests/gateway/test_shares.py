@@ -268,7 +268,7 @@ async def test_slow_calls_of_one_caller_leave_connections_to_others() -> None:
 
 async def test_calls_that_wait_for_a_connection_give_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "MAX_WAIT_SECONDS", 0.2)
-    async with tenants(lanes=1) as (server, gateway):
+    async with tenants(lanes=1, forward=[]) as (server, gateway):
         first = asyncio.ensure_future(gateway(call_of("crm_slow", "ada", "a")))
         await busy_lanes(gateway, 1)
         with pytest.raises(ToolError, match="none is free for this caller"):

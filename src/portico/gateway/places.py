@@ -36,16 +36,16 @@ class FairQueue:
         self._places = places
         self._most = most
         self._seconds = min(seconds, MAX_WAIT_SECONDS)
-        self._turns: Turns[tuple[str, asyncio.Future[None]]] = Turns()
+        self.turns: Turns[tuple[str, asyncio.Future[None]]] = Turns()
 
     def __len__(self) -> int:
-        return self._turns.total
+        return self.turns.total
 
     def limit(self, owner: str, holders: Collection[str]) -> int:
         """Return how many places a caller may have: an equal share while other callers wait."""
         if owner == LOCAL:
             return self._places
-        waiting = self._turns.owners
+        waiting = self.turns.owners
         if not waiting or waiting == {owner}:
             return self._places - reserve(self._places)
         return max(1, self._places // len({owner, *holders, *waiting}))
@@ -53,25 +53,25 @@ class FairQueue:
     async def wait(self, caller: Caller, passed_on: Callable[[], None]) -> None:
         """Wait for a turn. Raises QueueFull, or TimeoutError. `passed_on` is called if the turn came too late."""
         most_of_one = self._most if caller[0] == LOCAL else self._most - reserve(self._most)
-        if len(self) >= self._most or self._turns.waiting(caller[0]) >= most_of_one:
+        if len(self) >= self._most or self.turns.waiting(caller[0]) >= most_of_one:
             raise QueueFull
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.add(caller, (caller[0], turn))
+        self.turns.add(caller, (caller[0], turn))
         try:
             async with asyncio.timeout(self._seconds):
                 await turn
         except BaseException:
-            if not self._turns.drop(caller, (caller[0], turn)) and turn.done() and not turn.cancelled():
+            if not self.turns.drop(caller, (caller[0], turn)) and turn.done() and not turn.cancelled():
                 passed_on()
             raise
 
     def has_turn(self, may: Callable[[str], bool]) -> bool:
         """Return whether a caller waits for whom `may` is true. The others wait for calls of their own to end."""
-        return any(may(owner) for owner in self._turns.owners)
+        return any(may(owner) for owner in self.turns.owners)
 
     def wake(self, may: Callable[[str], bool]) -> str | None:
         """Give the next turn to a caller for whom `may` is true. Returns that caller, or None."""
-        while (waiting := self._turns.take_if(may)) is not None:
+        while (waiting := self.turns.take_if(may)) is not None:
             owner, turn = waiting
             if not turn.done():
                 turn.set_result(None)
@@ -86,7 +86,10 @@ class CallPlaces:
     def __init__(self, most: int, queue: int, seconds: float) -> None:
         self.free = self._most = most
         self._queue = FairQueue(most, queue, seconds)
+        self._turns = self._queue.turns
         self._uncounted = most // 4
+        # What a caller surely may have while nobody waits.
+        self._alone = most - reserve(most) - self._uncounted
         self._held: dict[str, int] = {}
 
     @property
@@ -99,6 +102,9 @@ class CallPlaces:
             self.free -= 1
             return UNCOUNTED
         owner = caller_of(call)[0]
+        if not self._turns.total and self.free and self._held.get(owner, 0) < self._alone:
+            self._hold(owner)
+            return owner
         if not self._may(owner) or self._queue.has_turn(self._may):
             return None
         self._hold(owner)
@@ -117,11 +123,14 @@ class CallPlaces:
     def give(self, owner: str) -> None:
         """Free a place: the next in turn takes it."""
         self.free += 1
-        if owner != UNCOUNTED:
-            self._held[owner] -= 1
-            if not self._held[owner]:
+        if owner is not UNCOUNTED:
+            left = self._held[owner] - 1
+            if left:
+                self._held[owner] = left
+            else:
                 del self._held[owner]
-        self._wake()
+        if self._turns.total:
+            self._wake()
 
     def _wake(self) -> None:
         """Give free places to those who wait: each is held before its call goes on, so that no other call takes it."""

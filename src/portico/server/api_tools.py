@@ -29,7 +29,7 @@ from portico.server.calling.results import contents_of
 from portico.server.calling.schema_tools import SchemaVerifier
 from portico.server.calling.tools import Tool, checked_name
 from portico.wire.content import AudioContent, EmbeddedResource, ImageContent, TextContent
-from portico.wire.errors import ProtocolError, ToolError, TransportError, UsageError
+from portico.wire.errors import ConnectFailed, ProtocolError, ToolError, TransportError, UsageError
 from portico.wire.tools import CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
 
@@ -85,10 +85,11 @@ class Api(Struct):
         try:
             answer = await self.sender.send(request, base, self.longest, call)
         except (TransportError, ProtocolError) as failure:
-            # The failure has the address of the API, which is not for clients.
-            error_id = log_failure(log, "an API cannot be reached", failure)
-            text = f"The API cannot be reached (error id {error_id})."
-            raise ToolError(text, kind="UpstreamError", retryable=True) from None
+            why = f": {failure}"
+            if type(failure) is ConnectFailed:
+                # It has the address of the API, which is not for clients.
+                why = f" (error id {log_failure(log, 'an API cannot be reached', failure)})"
+            raise ToolError(f"The API cannot be reached{why}.", kind="UpstreamError", retryable=True) from None
         except UsageError as mistake:
             raise ToolError(f"The request cannot be sent: {mistake}.", kind="ValidationError") from None
         if not 200 <= answer.status < 300:
