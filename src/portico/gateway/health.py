@@ -26,7 +26,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Breakers of single callers; the least recently used are dropped, which costs a request to the upstream.
 MAX_CALLER_BREAKERS = 1000
-# Callers without a success of anybody in between, after which a failure is the upstream's and not theirs.
+# Callers that fail without a success of any caller in between, after which a failure is the upstream's and not theirs.
 MIN_INDEPENDENT_CALLERS = 3
 # Before the last lines of a child process, in a failure.
 SAID_LAST = "; it said last:\n"
@@ -140,7 +140,7 @@ class UpstreamHealth:
         self._mask = mask
         self._varies = varies
         self._callers: OrderedDict[CallerKey, Breaker] = OrderedDict()
-        # When each caller failed last, and how many failures there were, since anybody's last success.
+        # When each caller failed last, and how many failures there were, since any caller's last success.
         self._failing: dict[str, float] = {}
         self._failures = 0
 

@@ -48,7 +48,7 @@ def share_of(settings: UpstreamSettings, auth: OutgoingAuth | None, call: Call) 
     return MODERN_KEY if who is None and not sent else (MODERN, who, sent)
 
 
-class _NoRoom(Exception):
+class _AllBusy(Exception):
     """All connections are busy."""
 
 
@@ -143,7 +143,7 @@ class Lanes:
                     await asyncio.shield(self._run(self._open_for(call, able, owner), self._openings))
                     # Another may have taken it, where each has one call at a time.
                     continue
-                except _NoRoom:
+                except _AllBusy:
                     pass
             elif not self._may(owner) and await self._bridge.end_oldest(self.alias, owner):
                 # The caller's own call that waits for its client gives way.
@@ -157,7 +157,7 @@ class Lanes:
             has_turn = True
 
     def _has_share(self, lane: Lane) -> bool:
-        """Whether nobody waits, and the caller of an idle connection is sure to have a share left."""
+        """Whether no call waits, and the caller of an idle connection is sure to have a share left."""
         return not self.asks and not len(self._queue) and self._busy.get(lane.owner, 0) < self._share
 
     def _may(self, owner: str) -> bool:
@@ -286,7 +286,7 @@ class Lanes:
 
     async def _make_room(self) -> None:
         """Close an idle connection if there are too many: of the caller that has most of them, and of these one that
-        changes are heard on last. Raises _NoRoom."""
+        changes are heard on last. Raises _AllBusy."""
         if len(self) + self._being_opened <= self.settings.lanes:
             return
         if not self._idle():
@@ -294,7 +294,7 @@ class Lanes:
         owned = Counter(lane.owner for lane in self)
         idle = sorted(self._idle(), key=lambda one: (one.listeners > 0, -owned[one.owner], one.used))
         if not idle:
-            raise _NoRoom
+            raise _AllBusy
         self._drop(idle[0])
         await _close(idle[0])
 

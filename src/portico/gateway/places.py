@@ -88,7 +88,7 @@ class CallPlaces:
         self._queue = FairQueue(most, queue, seconds)
         self._turns = self._queue.turns
         self._uncounted = most // 4
-        # What a caller surely may have while nobody waits.
+        # What a caller may always have while no call waits.
         self._alone = most - reserve(most) - self._uncounted
         self._held: dict[str, int] = {}
 
