@@ -55,7 +55,7 @@ async def test_everything_goes_through(above: str, below: str) -> None:
             assert (await client.call_tool("one_greet")).text == "Hello, Ada!"
             asked.clear()
             assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Grace!"
-            assert asked == ["Who is the first?", "And the second?"]
+            assert asked == ["[one] Who is the first?", "[one] And the second?"]
     assert not len(gateway._bridge)
 
 

@@ -197,7 +197,7 @@ async def test_one_that_says_when_to_come_back_is_asked_then() -> None:
             said = await others_are_right(client, lambda: client.call_tool("bad_work"))
             assert isinstance(said, ToolError) and "It is tried again in 7 s" in str(said)
         assert chaotic.heard == {"busy": 1}, "the second call was not sent"
-        gateway._routes.upstreams["bad"].breaker._until = 0.0
+        gateway._routes.upstreams["bad"].health.shared._until = 0.0
         assert (await client.call_tool("bad_work")).text.startswith("work in")
 
 
@@ -214,7 +214,7 @@ async def test_a_question_on_the_stream_of_a_call_belongs_to_it(above: Any) -> N
 
     def answering(name: str) -> Any:
         async def answer(params: Any) -> ElicitResult:
-            return ElicitResult("accept" if params.message == f"Are you {name}?" else "decline", {})
+            return ElicitResult("accept" if params.message == f"[bad] Are you {name}?" else "decline", {})
 
         return answer
 

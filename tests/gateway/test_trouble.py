@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, ToolError
-from portico.gateway import lane, routes
+from portico.access.secrets import Secrets
+from portico.gateway import config, lane, routes
+from portico.rpc.call import Call
 from portico.wire.errors import Unknown
 from portico.wire.revisions import REVISIONS
 
@@ -81,7 +84,7 @@ async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -
             await client.call_tool("mortal_work")
         assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
         flag.unlink()
-        gateway._routes.upstreams["mortal"].breaker._until = 0.0
+        gateway._routes.upstreams["mortal"].health.shared._until = 0.0
         assert (await client.call_tool("mortal_work")).text == "done"
         assert gateway.status()[0]["up"]
 
@@ -191,7 +194,7 @@ async def test_what_a_child_said_last_is_for_the_log(caplog: pytest.LogCaptureFi
         await client.list_tools()
         await gateway.settle(20)
         assert "my own" in gateway.status()[0]["error"] and "my own" in caplog.text
-        assert "my own" not in str(gateway._routes.upstreams["says"].breaker.refusal("says"))
+        assert "my own" not in str(gateway._routes.upstreams["says"].health.shared.refusal("says"))
 
 
 async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
@@ -217,3 +220,66 @@ async def test_a_tool_of_one_that_was_never_there_is_not_said_to_be_unknown(revi
     async with Client(hiding, revision=revision) as client:
         with pytest.raises(Unknown):
             await client.call_tool("away_work")
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_addresses_of_upstreams_are_for_the_log(revision: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients get an error id, by which the operator finds the address, the command or the secret's file."""
+    gateway = Gateway({"web": "http://127.0.0.1:9/internal/mcp", "program": ["/srv/inner/program", "--inner-option"]})
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("INNER_VARIABLE", raising=False)
+        settings = config.settings_of(
+            {"upstream": {"secret": {"url": "http://x/", "headers": {"a": "${file:/run/inner/secret}"}}}}, Secrets()
+        )
+    gateway._add(settings.upstreams["secret"])
+    texts = []
+    async with Client(gateway, revision=revision) as client:
+        for alias in ("web", "program"):
+            for _ in range(2):
+                said = await client.call_tool(f"{alias}_work", raise_on_error=False)
+                texts.append(f"{said.text} {said.meta}")
+        texts.append(str(await client.list_tools()))
+        with pytest.raises(Exception) as refusal:
+            await gateway._routes.upstreams["secret"].lanes.find(Call(method="tools/call", id=1))
+        texts.append(str(refusal.value))
+    for text in texts:
+        assert not any(inner in text for inner in ("127.0.0.1", ":9", "inner", "internal", "/srv", "/run"))
+    found = re.search(r"error id (\w+)", texts[0])
+    assert found is not None
+    assert any(found[1] in one and "127.0.0.1:9" in one for one in caplog.messages)
+
+
+NO_COMPLETION = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if "id" not in said:
+        continue
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if said["method"] == "initialize":
+        about = {"name": "x", "version": "1"}
+        answer = {"result": {"protocolVersion": "2025-11-25", "capabilities": {"prompts": {}}, "serverInfo": about}}
+    elif said["method"] == "prompts/list":
+        answer = {"result": {"prompts": [{"name": "work"}]}}
+    elif said["method"] == "prompts/get":
+        answer = {"result": 7} if said["params"].get("arguments") else {}
+    print(json.dumps({"jsonrpc": "2.0", "id": said["id"], **answer}), flush=True)
+"""
+
+
+async def test_errors_of_the_protocol_name_the_alias_and_not_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "inner-program"
+    program.write_text(f"#!{sys.executable}\n{NO_COMPLETION}")
+    program.chmod(0o700)
+    gateway = Gateway()
+    gateway.add("a", [str(program)], revision="2025-11-25", timeout=5)
+    async with Client(gateway) as client:
+        await gateway.settle(20)
+        for attempt in (
+            client.complete({"type": "ref/prompt", "name": "a_work"}, "x", "y"),
+            client.get_prompt("a_work", {"x": "y"}),
+            client.get_prompt("a_work"),
+        ):
+            with pytest.raises(Exception) as refusal:
+                await attempt
+            assert "inner-program" not in str(refusal.value)

@@ -6,6 +6,7 @@ sent. A credential of one principal is never on a connection of another.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
 from portico.auth.tokens import Token
 from portico.rpc.call import Call
+from portico.rpc.error_ids import log_failure
 from portico.rpc.questions import require
 from portico.transport.http_client.authorizer import Authorizer
 from portico.transport.http_client.connection import Response
@@ -41,6 +43,8 @@ CONNECT_SECONDS = 45.0
 MOST_SUBJECTS = 10_000
 # What the question for a page is called among the questions of a call.
 QUESTION = "portico.connect"
+
+log = logging.getLogger("portico.access")
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
@@ -316,7 +320,10 @@ class _GrantSender:
         try:
             return await self._authorizer.send(pool, method, location, headers, body, operation)
         except AuthorizationFailed as failure:
-            raise ToolError(f"{self._alias} does not let us in: {failure}", kind="PermissionError") from None
+            error_id = log_failure(log, f"{self._alias} gave no token", failure)
+            raise ToolError(
+                f"{self._alias} does not let us in (error id {error_id}).", kind="PermissionError"
+            ) from None
 
     async def close(self) -> None:
         await self._authorizer.close()
@@ -353,8 +360,10 @@ class _VaultSender:
         try:
             token = await self._connector.vault.token(self._account, self._slot, refused)
         except AuthorizationFailed as failure:
+            error_id = log_failure(log, f"{self._account.alias} gave no token", failure)
             raise ToolError(
-                f"Your account at {self._account.alias} cannot be used now: {failure}", kind="PermissionError"
+                f"Your account at {self._account.alias} cannot be used now (error id {error_id}).",
+                kind="PermissionError",
             ) from None
         if token is None:
             raise refusal(self._account, self._connector.link(self._slot))

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico._options import check_options
+from portico.gateway.attribution import attribute
 from portico.rpc.call import Call, Reply
 from portico.transport import modules
 from portico.wire import jsonrpc
@@ -103,15 +104,16 @@ class OwnAnswers:
         questions = (asked.input_requests or {}).values()
         return bool(questions) and all(self.takes(one.method) for one in questions)
 
-    def instead(self, call: Call) -> Call:
-        """The same call, whose questions are answered here, or else by its client."""
-        return replace(call, reply=_AnsweringReply(self, call.reply))
+    def instead(self, call: Call, alias: str | None) -> Call:
+        """Return the same call, whose questions are answered here, or else by its client, who is told the alias."""
+        return replace(call, reply=_AnsweringReply(self, call.reply, alias))
 
 
 class _AnsweringReply(Reply):
     asks = True
 
-    def __init__(self, answers: OwnAnswers, outer: Reply) -> None:
+    def __init__(self, answers: OwnAnswers, outer: Reply, alias: str | None) -> None:
+        self._alias = alias
         self._answers = answers
         self._outer = outer
 
@@ -123,4 +125,5 @@ class _AnsweringReply(Reply):
             return await self._answers.answer(method, params)
         if not self._outer.asks:
             raise MissingCapability({method.partition("/")[0]: {}})
-        return await self._outer.ask(method, params)
+        asked = params if self._alias is None else attribute(self._alias, method, params)
+        return await self._outer.ask(method, asked)

@@ -8,6 +8,7 @@ processes that serve the same clients see by the ticket whose it is.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
@@ -175,7 +176,7 @@ class Bridge:
         self.sweep()
         if len(self._parked) >= MOST_PARKED or self._owners[parked.owner] >= MOST_PARKED_PER_OWNER:
             raise ToolError("Too many calls wait for answers.", kind="ApiLimitExceeded", retryable=True)
-        ticket = msgspec.json.encode(f"{id(parked):x}-{time.monotonic_ns():x}")
+        ticket = msgspec.json.encode(os.urandom(16).hex())
         self._parked[msgspec.json.decode(ticket)] = parked
         self._owners[parked.owner] += 1
         parked.until = time.monotonic() + PARKED_SECONDS
@@ -189,9 +190,13 @@ class Bridge:
             _, parked = self._parked.popitem(last=False)
             self._end(parked)
 
-    async def end_oldest(self, alias: str) -> bool:
-        """Make room at an upstream: the call ends that has waited longest for its client. False if there is none."""
-        ticket = next((ticket for ticket, parked in self._parked.items() if parked.alias == alias), None)
+    def _oldest(self, alias: str, owner: str) -> str | None:
+        own = (ticket for ticket, one in self._parked.items() if one.alias == alias and one.owner == owner)
+        return next(own, None)
+
+    async def end_oldest(self, alias: str, owner: str) -> bool:
+        """End the call of a caller at an upstream that has been parked longest. Returns False if none is."""
+        ticket = self._oldest(alias, owner)
         if ticket is None:
             return False
         parked = self._parked.pop(ticket)

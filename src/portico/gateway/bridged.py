@@ -17,7 +17,7 @@ from portico.gateway.bridge import Parked
 from portico.rpc.door import refusal, unexpected
 from portico.server.asking.request_state import here
 from portico.wire import jsonrpc
-from portico.wire.errors import Error, InternalError, ProtocolError, ToolError
+from portico.wire.errors import ProtocolError, ToolError
 from portico.wire.revisions import MODERN
 from portico.wire.tasks import DetailedTask, TaskHandle
 
@@ -85,7 +85,7 @@ class BridgedTask(Struct, eq=False):
         except ToolError as no:
             said.status, said.result = "completed", Raw(jsonrpc.encode(refusal(no)))
         except Exception as failure:
-            wrong = failure if isinstance(failure, ProtocolError) else _internal(failure)
+            wrong = failure if isinstance(failure, ProtocolError) else unexpected(failure, "tools/call")
             said.status = "failed"
             said.error = {"code": wrong.code_at(MODERN), "message": wrong.message}
 
@@ -94,10 +94,6 @@ class BridgedTask(Struct, eq=False):
         if not self.parked.task.done():
             self.cancelled = True
             self.parked.task.cancel()
-
-
-def _internal(failure: Exception) -> ProtocolError:
-    return InternalError(str(failure)) if isinstance(failure, Error) else unexpected(failure, "tools/call")
 
 
 class BridgedTasks:

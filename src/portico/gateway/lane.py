@@ -12,8 +12,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.gateway.answers import OwnAnswers
+from portico.gateway.attribution import attribute
 from portico.gateway.bridge import Parked
 from portico.gateway.config import UpstreamSettings
+from portico.gateway.places import LOCAL
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
 from portico.transport.greeting import ClientIdentity
@@ -53,7 +55,8 @@ _under_way: ContextVar[_Held | None] = ContextVar("_under_way", default=None)
 class Lane:
     """`opened` is called when the connection was made again, `missed` when something may not have been heard, and
     `asked` when the upstream has asked something during a
-    call that may have questions, and has not said which one it is for."""
+    call that may have questions, and has not said which one it is for. `turned` is called with 1 when the connection
+    gets busy, and with -1 when it is idle again."""
 
     def __init__(
         self,
@@ -66,9 +69,14 @@ class Lane:
         asked: Callable[[], None],
         auth: RequestSender | None = None,
         answers: OwnAnswers | None = None,
+        turned: Callable[[Lane, int], None] = lambda lane, busy: None,
     ) -> None:
         assert settings.target is not None
         self._answers = answers
+        self._turned = turned
+        self._alias = settings.alias
+        # The caller whose share of connections it counts against.
+        self.owner = LOCAL
         self._told = told
         self._opened = opened
         self._missed = missed
@@ -93,6 +101,7 @@ class Lane:
             longest_wait=0.0,
             on_reopened=self._reopened,
             on_gap=self._gap,
+            shown_as=settings.alias,
         )
 
     @property
@@ -144,12 +153,16 @@ class Lane:
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
         self._held.append(held)
+        if len(self._held) == 1:
+            self._turned(self, 1)
         _under_way.set(held)
         try:
             return await self.connection(call)
         finally:
             self._held.remove(held)
             self.used = time.monotonic()
+            if not self._held:
+                self._turned(self, -1)
 
     async def listen(self, call: Call) -> Any:
         """Hear of changes until the connection ends."""
@@ -203,7 +216,7 @@ class Lane:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
             )
-        call, params = held.call, question.params or None
+        call, params = held.call, attribute(self._alias, question.method, question.params or None)
         try:
             require(call, question.method, params)
             with self.connection.unhurried():

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from msgspec.structs import replace
 
 from portico.gateway.answers import OwnAnswers
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
-from portico.gateway.health import Breaker
+from portico.gateway.health import UpstreamHealth
 from portico.gateway.lane import Lane, Told, carried
+from portico.gateway.places import LOCAL, FairQueue, QueueFull, reserve
 from portico.rpc.call import Call, Conversation
+from portico.rpc.error_ids import log_failure
 from portico.rpc.identity import identity_of
+from portico.rpc.turns import caller_of
 from portico.transport.targets import Url
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
@@ -36,6 +40,18 @@ MODERN = "modern"
 MODERN_KEY: tuple[Any, ...] = (MODERN,)
 
 
+def share_of(settings: UpstreamSettings, auth: OutgoingAuth | None, call: Call) -> tuple[Any, ...]:
+    """Return what an upstream sees of a caller: a credential of one principal is on no connection of another, nor is
+    what its client sends on."""
+    who = None if auth is None else auth.share(call)
+    sent = settings.forwarded(call.headers)
+    return MODERN_KEY if who is None and not sent else (MODERN, who, sent)
+
+
+class _AllBusy(Exception):
+    """All connections are busy."""
+
+
 class Lanes:
     """`told` is given what belongs to no call, `opened` each connection that is made (again); `missed` is called when
     something may not have been heard, and `learnt` once, when the upstream is found to ask questions that do not say
@@ -46,7 +62,7 @@ class Lanes:
         settings: UpstreamSettings,
         info: Implementation,
         bridge: Bridge,
-        breaker: Breaker,
+        health: UpstreamHealth,
         told: Told,
         opened: Callable[[Lane], None],
         missed: Callable[[], None],
@@ -62,13 +78,21 @@ class Lanes:
         self._auth = auth
         self._info = info
         self._bridge = bridge
-        self._breaker = breaker
+        self._health = health
         self._told = told
         self._opened = opened
         self._missed = missed
         self._learnt = learnt
         self._lanes: dict[Any, list[Lane]] = {}
-        self._opening = asyncio.Lock()
+        # One connection is opened at a time for callers who may share it; others do not wait for it.
+        self._opening: WeakValueDictionary[Any, asyncio.Lock] = WeakValueDictionary()
+        self._being_opened = 0
+        # Whether a connection with sessions was opened, which callers do not share.
+        self._has_sessions = False
+        # Of each caller the connections that are busy, and the calls that wait for one.
+        self._busy: dict[str, int] = {}
+        self._queue = FairQueue(settings.lanes, settings.queue, settings.timeout)
+        self._share = settings.lanes - reserve(settings.lanes)
         # Sessions of clients of which it is known when they end; and what is just being opened or closed.
         self._followed: set[ref[Conversation]] = set()
         self._openings: set[asyncio.Task[Any]] = set()
@@ -91,25 +115,91 @@ class Lanes:
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
-            raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ServiceUnavailable")
+            error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
+            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", kind="ServiceUnavailable")
         able = carried(call.capabilities)
-        lane = self._free(self._key(call, able))
-        while lane is None:
-            # A caller that goes away meanwhile ends nothing: others may wait for the same connection.
-            await asyncio.shield(self._run(self._open_for(call, able), self._openings))
-            # Another may have taken it, where each has one call at a time.
-            lane = self._free(self._key(call, able))
-        return lane
+        key = self._key(call, able)
+        lane = self._free(key)
+        if lane is not None and (key is MODERN_KEY or lane.in_flight or self._has_share(lane)):
+            return lane
+        return await self._find_in_turn(call, able)
 
-    async def _open_for(self, call: Call, able: ClientCapabilities) -> None:
-        async with self._opening:
+    async def _find_in_turn(self, call: Call, able: ClientCapabilities) -> Lane:
+        """Use an idle connection or open one, if the caller's share allows it; else wait for a turn."""
+        caller, has_turn = caller_of(call), False
+        owner = caller[0]
+        while True:
             key = self._key(call, able)
-            if self._free(key) is None:
-                # Many may have waited for one attempt, which failed.
-                self._breaker.check(self.alias)
-                self._check_open()
-                await self._open(key, able, call)
-                self._follow(call)
+            if key is MODERN_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
+                lane = self._free(key)
+                if lane is not None:
+                    if self.asks and key[0] != MODERN:
+                        lane.owner = owner
+                    if has_turn:
+                        self._wake()
+                    return lane
+                try:
+                    # A caller that goes away meanwhile ends nothing: others may wait for the same connection.
+                    await asyncio.shield(self._run(self._open_for(call, able, owner), self._openings))
+                    # Another may have taken it, where each has one call at a time.
+                    continue
+                except _AllBusy:
+                    pass
+            elif not self._may(owner) and await self._bridge.end_oldest(self.alias, owner):
+                # The caller's own call that waits for its client gives way.
+                continue
+            try:
+                await self._queue.wait(caller, self._wake)
+            except (QueueFull, TimeoutError):
+                # Shares are larger where fewer callers wait.
+                self._wake()
+                raise self.busy(f"{self.settings.lanes} connections, and none is free for this caller") from None
+            has_turn = True
+
+    def _has_share(self, lane: Lane) -> bool:
+        """Whether no call waits, and the caller of an idle connection is sure to have a share left."""
+        return not self.asks and not len(self._queue) and self._busy.get(lane.owner, 0) < self._share
+
+    def _may(self, owner: str) -> bool:
+        """Whether one more connection of a caller may be busy."""
+        return self._busy.get(owner, 0) < self._queue.limit(owner, self._busy)
+
+    def _turned(self, lane: Lane, busy: int) -> None:
+        """A connection got busy, or idle."""
+        count = self._busy.get(lane.owner, 0) + busy
+        if count:
+            self._busy[lane.owner] = count
+        else:
+            self._busy.pop(lane.owner, None)
+        if busy < 0:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Give a turn to the next caller, if there is an idle connection or room for one."""
+        if len(self._queue) and (len(self) + self._being_opened < self.settings.lanes or self._idle()):
+            self._queue.wake(self._may)
+
+    async def _open_for(self, call: Call, able: ClientCapabilities, owner: str) -> None:
+        async with self._lock_for(self._key(call, able)):
+            key = self._key(call, able)
+            if self._free(key) is not None:
+                return
+            # Many may have waited for one attempt, which failed.
+            self._health.check(call)
+            self._check_open()
+            self._being_opened += 1
+            try:
+                await self._make_room()
+                await self._open(key, able, call, owner)
+            finally:
+                self._being_opened -= 1
+                self._wake()
+            self._follow(call)
+
+    def _lock_for(self, key: Any) -> asyncio.Lock:
+        """Until it is known that a server has sessions, its first connection may turn out to be one for all."""
+        found = self._opening.setdefault(key if self._has_sessions or key[0] == MODERN else key[2], asyncio.Lock())
+        return found
 
     def _run(self, errand: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(errand)
@@ -124,16 +214,14 @@ class Lanes:
             task.exception()
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
-        modern = MODERN_KEY if self._auth is None and not self.settings.forward else self._modern_key(call)
+        modern = (
+            MODERN_KEY
+            if self._auth is None and not self.settings.forward
+            else share_of(self.settings, self._auth, call)
+        )
         if modern in self._lanes:
             return modern
         return jsonrpc.encode(able), self._sharing(call), modern
-
-    def _modern_key(self, call: Call) -> tuple[Any, ...]:
-        """A credential of one principal is on no connection of another, nor is what its client sends on."""
-        who = None if self._auth is None else self._auth.share(call)
-        sent = self.settings.forwarded(call.headers)
-        return MODERN_KEY if who is None and not sent else (MODERN, who, sent)
 
     def _sharing(self, call: Call) -> Any:
         """Those who share a connection have this in common: the client's own session, where there is one and it is to
@@ -157,9 +245,7 @@ class Lanes:
 
     # Opening
 
-    async def _open(self, key: Any, able: ClientCapabilities, call: Call) -> None:
-        if len(self) >= self.settings.lanes:
-            await self._make_room()
+    async def _open(self, key: Any, able: ClientCapabilities, call: Call, owner: str) -> None:
         sender = None if self._auth is None else self._auth.sender(call)
         lane = Lane(
             self._with_headers(call),
@@ -171,15 +257,18 @@ class Lanes:
             self.note_question,
             sender,
             self._answers,
+            self._turned,
         )
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
             # It could not even be greeted, so there is nothing to wait and see.
-            self._breaker.failed(failure, at_once=True)
-            log.warning("%s cannot be reached: %s", self.alias, self._breaker.failure)
-            raise self._breaker.refusal(self.alias) from None
-        self._lanes.setdefault(self._modern_key(call) if lane.modern else key, []).append(lane)
+            raise self._health.failed(call, failure, opening=True) from None
+        self._has_sessions = self._has_sessions or not lane.modern
+        if lane.modern:
+            key = share_of(self.settings, self._auth, call)
+        lane.owner = LOCAL if key is MODERN_KEY else owner
+        self._lanes.setdefault(key, []).append(lane)
         self._opened(lane)
 
     def _check_open(self) -> None:
@@ -196,15 +285,24 @@ class Lanes:
         return replace(self.settings, target=replace(target, headers={**kept, **dict(sent)}))
 
     async def _make_room(self) -> None:
-        idle = self._idle()
-        if not idle and await self._bridge.end_oldest(self.alias):
-            idle = self._idle()
+        """Close an idle connection if there are too many: of the caller that has most of them, and of these one that
+        changes are heard on last. Raises _AllBusy."""
+        if len(self) + self._being_opened <= self.settings.lanes:
+            return
+        if not self._idle():
+            await self._end_parked()
+        owned = Counter(lane.owner for lane in self)
+        idle = sorted(self._idle(), key=lambda one: (one.listeners > 0, -owned[one.owner], one.used))
         if not idle:
-            raise self.busy(f"{self.settings.lanes} connections, all of them busy")
-        # One that changes are heard on only if there is no other.
-        lane = min(idle, key=lambda one: (one.listeners > 0, one.used))
-        self._drop(lane)
-        await lane.connection.close()
+            raise _AllBusy
+        self._drop(idle[0])
+        await _close(idle[0])
+
+    async def _end_parked(self) -> None:
+        """End a call that waits for its client, of the caller with most connections."""
+        for owner, _ in Counter(lane.owner for lane in self).most_common():
+            if await self._bridge.end_oldest(self.alias, owner):
+                return
 
     def _idle(self) -> list[Lane]:
         return [lane for lane in self if not lane.in_flight]
@@ -245,6 +343,7 @@ class Lanes:
                 group.remove(lane)
                 if not group:
                     del self._lanes[key]
+        self._wake()
 
     def _forget(self, lane: Lane) -> None:
         """Close a connection without waiting for it."""

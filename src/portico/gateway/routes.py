@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from portico.gateway.attribution import attribute_all
 from portico.gateway.entries import LISTS, hints, members, result_at
 from portico.gateway.links import link_result
 from portico.gateway.listeners import Listeners, Publish
@@ -180,7 +181,9 @@ class Routes:
         """Wait until all upstreams are listed, or a little: what comes later comes as a change. Those that want to know
         who asks are asked on behalf of a call."""
         waiting = [
-            one for one in self.upstreams.values() if not one.lists.find(by).is_ready and not one.breaker.is_open
+            one
+            for one in self.upstreams.values()
+            if not one.lists.find(by).is_ready and not one.health.breaker_of(by).is_open
         ]
         if not waiting:
             return
@@ -207,7 +210,7 @@ class Routes:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
             upstream.begin_listing(call)
-        if all(one.lists.find(call).is_ready or one.breaker.is_open for one in self.upstreams.values()):
+        if all(one.lists.find(call).is_ready or one.health.breaker_of(call).is_open for one in self.upstreams.values()):
             return self._page(catalog, call, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
 
@@ -286,8 +289,9 @@ class Routes:
         """Say whose a name is, and when that one is tried again, if its upstream is away; or why it refuses the
         caller."""
         async for upstream in self._unlisted(call, kind, name):
-            if upstream.breaker.since is not None:
-                raise upstream.breaker.refusal(upstream.alias)
+            breaker = upstream.health.breaker_of(call)
+            if breaker.since is not None:
+                raise breaker.refusal(upstream.alias)
             refusal = upstream.lists.find(call).refusal
             if refusal is not None:
                 raise refusal.with_traceback(None)
@@ -404,6 +408,7 @@ class Routes:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}
             asked.request_state = self._seal.close(self._binding(call), {}, steps, list(asked.input_requests or {}))
+            return asked if upstream.is_here else attribute_all(upstream.alias, asked)
         return asked
 
     def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:

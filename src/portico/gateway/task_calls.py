@@ -184,7 +184,7 @@ class TaskCalls:
                     answered.add(key)
                     params = one.get("params")
                     if outward:
-                        params = {**(params or {}), "_meta": {RELATED: {"taskId": outward}}}
+                        params = with_related(params, outward)
                     answer = await answer_of(put, one["method"], params)
                     responses = Raw(jsonrpc.encode({key: answer}))
                     await self._theirs.update(upstream, id, call, responses)
@@ -204,8 +204,11 @@ def _without_task(call: Call) -> Call:
     return replace(call, params=Raw(jsonrpc.encode(inside)), read=None)
 
 
-def as_dict(params: Any) -> dict[str, Any]:
-    return dict(members.decode(params if isinstance(params, Raw) else jsonrpc.encode(params))) if params else {}
+def with_related(params: Any, id: str) -> dict[str, Any]:
+    """Return the params of a request to a client with the id of the task that it belongs to."""
+    inside = members.decode(params if isinstance(params, Raw) else jsonrpc.encode(params)) if params else {}
+    meta = members.decode(inside["_meta"]) if inside.get("_meta") else {}
+    return {**inside, "_meta": {**meta, RELATED: {"taskId": id}}}
 
 
 async def answer_of(put: Callable[[str, Any], Awaitable[Raw]], method: str, params: Any) -> Any:

@@ -13,9 +13,10 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.gateway import task_words as words
+from portico.gateway.attribution import attribute_tasks
 from portico.gateway.bridged import OWN_ALIAS, BridgedTask, BridgedTasks
 from portico.gateway.entries import result_at
-from portico.gateway.task_calls import TaskCalls, answer_of, as_dict
+from portico.gateway.task_calls import TaskCalls, answer_of, with_related
 from portico.gateway.task_ids import TaskIds
 from portico.gateway.upstream import Answered, GatewayUpstream
 from portico.gateway.upstream_tasks import UpstreamTasks, ask, outcome_of, pause, read_answers, relay_of
@@ -30,7 +31,7 @@ from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import ListenParams
-from portico.wire.tasks import EXTENSION, RELATED, DetailedTask, ListTasksResult, Task
+from portico.wire.tasks import EXTENSION, DetailedTask, ListTasksResult, Task
 
 # Which tasks were given to whom, for `tasks/list`; and how many of them are on a page.
 MOST_GIVEN, MOST_GIVEN_PER_OWNER, PAGE = 100_000, 1000, 20
@@ -197,8 +198,7 @@ class GatewayTasks(Service):
         try:
             while not words.has_ended(said := task.detailed()):
                 for key, one in list(task.parked.asked.items()):
-                    related = {"_meta": {RELATED: {"taskId": outward}}}
-                    params = {**as_dict(one.params), **related}
+                    params = with_related(one.params, outward)
                     task.parked.answer({key: await answer_of(call.reply.ask, one.method, params)})
                 await pause(news, said, heard=True)
         finally:
@@ -276,7 +276,7 @@ class GatewayTasks(Service):
                 found.followers.add(news)
                 stack.callback(found.followers.discard, news)
             elif await found[0].is_modern(call):
-                relay = relay_of(found[0], [found[1]], partial(self._pass_on, call, tag, outward), call)
+                relay = relay_of(found[0], [found[1]], partial(self._pass_on, call, tag, outward, found[0]), call)
                 stack.callback(relay.end)
                 await asyncio.get_running_loop().create_future()
             else:
@@ -293,12 +293,15 @@ class GatewayTasks(Service):
                     return
                 await pause(news, task, heard=False)
 
-    def _pass_on(self, call: Call, tag: dict[str, Any], outward: str, method: str, params: Any) -> None:
+    def _pass_on(
+        self, call: Call, tag: dict[str, Any], outward: str, upstream: GatewayUpstream, method: str, params: Any
+    ) -> None:
         """What an upstream tells of a task, under our id."""
         if method != notices.TASK:
             return
         meta = {**(params.meta if isinstance(params.meta, dict) else {}), **tag}
-        call.reply.emit(notices.TASK, replace(params, task_id=outward, meta=meta))
+        asked = params.input_requests if upstream.is_here else attribute_tasks(upstream.alias, params.input_requests)
+        call.reply.emit(notices.TASK, replace(params, task_id=outward, meta=meta, input_requests=asked))
 
 
 def _unknown(call: Call) -> Any:
@@ -322,11 +325,11 @@ class _TaskReply(Reply):
 
     def __init__(self, outer: Reply, outward: str) -> None:
         self._outer = outer
-        self._related = {"_meta": {RELATED: {"taskId": outward}}}
+        self._outward = outward
         self.asks, self.conversation = outer.asks, outer.conversation
 
     def _emit(self, method: str, params: Any) -> None:
         self._outer.emit(method, params)
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        return await self._outer.ask(method, {**as_dict(params), **self._related})
+        return await self._outer.ask(method, with_related(params, self._outward))

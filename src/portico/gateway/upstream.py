@@ -18,16 +18,17 @@ from msgspec.structs import replace
 
 from portico.access.secrets import Secrets
 from portico.gateway.answers import OwnAnswers
+from portico.gateway.attribution import attribute_all, attribute_data
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS
-from portico.gateway.health import SAID_LAST, Breaker, brief
+from portico.gateway.health import SAID_LAST, UpstreamHealth
 from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
-from portico.gateway.lanes import Lanes
+from portico.gateway.lanes import Lanes, share_of
 from portico.gateway.lists import CATALOG_SECONDS, UpstreamLists
-from portico.gateway.places import CallPlaces
+from portico.gateway.places import CallPlaces, QueueFull
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
 from portico.rpc.metrics import BUCKETS
@@ -36,7 +37,14 @@ from portico.transport.targets import Here
 from portico.wire import jsonrpc, notices
 from portico.wire.capabilities import TASK_CALLS, declares
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
+from portico.wire.errors import (
+    URL_ELICITATION_REQUIRED,
+    Error,
+    MethodNotFound,
+    ProtocolError,
+    ToolError,
+    TransportError,
+)
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
 from portico.wire.methods import ASKABLE, asked_by
@@ -97,7 +105,9 @@ class GatewayUpstream:
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
-        self.breaker = Breaker(secrets.mask)
+        share = partial(share_of, settings, auth)
+        varies = bool(settings.forward) or (auth is not None and auth.personal)
+        self.health = UpstreamHealth(settings.alias, share, secrets.mask, varies=varies)
         self.traits = Traits()
         # What runs in this process is told who asks, and so is one that is asked in their name.
         personal = auth is not None and auth.personal
@@ -111,19 +121,21 @@ class GatewayUpstream:
         self._kept = kept
         self._changed = changed
         here = settings.target.handler if isinstance(settings.target, Here) else None
+        # Whether it runs in this process, and is trusted as the gateway itself is.
+        self.is_here = here is not None
         self.auth = auth
         self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
         # Whether all calls are alike: none brings something of its own, and no question is answered here.
         self.is_plain = auth is None and self.answers is None and not settings.forward
         told = (self._tell, self._opened, self._missed, self._learnt)
-        self.lanes = Lanes(settings, info, bridge, self.breaker, *told, auth, self.answers)
+        self.lanes = Lanes(settings, info, bridge, self.health, *told, auth, self.answers)
         self.changes = UpstreamChanges(here, self.lanes.find, self._refresh_all, partial(updated, self))
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
         # Set when one that retires is not to wait any more.
         self.hurry = asyncio.Event()
-        self.places = CallPlaces(settings.concurrency)
+        self.places = CallPlaces(settings.concurrency, settings.queue, settings.timeout)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
 
@@ -148,7 +160,7 @@ class GatewayUpstream:
             return
         listing = self.lists.begin(by)
         reads = listing.reading is not None and not listing.reading.done()
-        if not listing.is_good and not reads and not self.breaker.is_open:
+        if not listing.is_good and not reads and not self.health.breaker_of(by).is_open:
             if listing.began is None or self.personal:
                 # Who has just connected their account is worth waiting for again.
                 listing.began = time.monotonic()
@@ -162,7 +174,7 @@ class GatewayUpstream:
         if (
             (shared.is_known and not shared.is_recalled)
             or self.settings.problem
-            or (self.breaker.since is None and now < self._again)
+            or (self.health.shared.since is None and now < self._again)
         ):
             return
         self._again = now + CATALOG_SECONDS
@@ -218,7 +230,7 @@ class GatewayUpstream:
 
     @property
     def _is_busy(self) -> bool:
-        return self.places.free < self.settings.concurrency or any(lane.in_flight for lane in self.lanes)
+        return self.places.busy or any(lane.in_flight for lane in self.lanes)
 
     async def close(self) -> None:
         tasks = [*self.lists.close(), *self._errands]
@@ -308,7 +320,7 @@ class GatewayUpstream:
 
         Raises ToolError where it is not to be had now.
         """
-        self.breaker.check(self.alias)
+        self.health.check(call)
         if self.auth is not None:
             prepared = await self.auth.prepare(call)
             if isinstance(prepared, InputRequiredResult):
@@ -317,12 +329,9 @@ class GatewayUpstream:
         if self.answers is not None:
             call = replace(call, capabilities=self.answers.able(call.capabilities))
         places = self.places
-        if places.free:
-            places.free -= 1
-        elif places.waiting >= self.settings.queue:
-            raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
-        else:
-            await places.wait()
+        owner = places.take(call)
+        if owner is None:
+            owner = await self._wait_for_place(call)
         tally, began = self.tally, time.perf_counter()
         try:
             # With a credential of its own a call has a connection of its own.
@@ -337,7 +346,14 @@ class GatewayUpstream:
             seconds = time.perf_counter() - began
             tally.counts[bisect_left(BUCKETS, seconds)] += 1
             tally.seconds += seconds
-            places.give()
+            places.give(owner)
+
+    async def _wait_for_place(self, call: Call) -> str:
+        try:
+            return await self.places.wait(call)
+        except (QueueFull, TimeoutError):
+            busy = f"{self.settings.concurrency} calls under way, and too many wait"
+            raise self.lanes.busy(busy) from None
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
         """Questions go to the client in the way its revision has."""
@@ -360,8 +376,14 @@ class GatewayUpstream:
         result = await self._answered(call, result, partial(self._send, lane))
         asked = asked_by(call.method, result)
         if asked is not None and call.reply.asks:
-            result = await push(call, asked, partial(self._send, lane))
+            result = await push(call, attribute_all(self.alias, asked), partial(self._send_again, lane))
         return Answered(result, lane.revision, lane)
+
+    async def _send_again(self, lane: Lane, call: Call) -> Any:
+        """Send a call with answers of its client. What is asked next has the alias too."""
+        result = await self._send(lane, call)
+        asked = asked_by(call.method, result)
+        return result if asked is None else attribute_all(self.alias, asked)
 
     async def is_modern(self, call: Call) -> bool:
         """Whether it is of a revision without sessions, as is what runs in this process."""
@@ -372,7 +394,7 @@ class GatewayUpstream:
 
     async def about_task(self, call: Call, id: str, parked: Parked | None = None) -> Answered:
         """The answer to a request about a task: on the connection where the task began, if it is still there."""
-        self.breaker.check(self.alias)
+        self.health.check(call)
         if self.auth is not None:
             prepared = await self.auth.prepare(call)
             if isinstance(prepared, InputRequiredResult):
@@ -398,32 +420,29 @@ class GatewayUpstream:
         asked = None if self.answers is None else asked_by(call.method, result)
         if self.answers is None or asked is None or not self.answers.takes_all(asked):
             return result
-        return await push(self.answers.instead(call), asked, send)
+        return await push(self.answers.instead(call, None if self.is_here else self.alias), asked, send)
 
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
         except (TransportError, ProtocolError) as failure:
-            raise await self.failed(lane, failure) from None
-        self.breaker.succeeded()
+            raise await self.failed(lane, call, failure) from None
+        self.health.succeeded(call)
         return result
 
-    async def failed(self, lane: Lane, failure: TransportError | ProtocolError) -> Exception:
-        """Take note of a failure; gives what the client is told."""
+    async def failed(self, lane: Lane, call: Call, failure: TransportError | ProtocolError) -> Exception:
+        """Count a failure. Returns the error for the client."""
         if isinstance(failure, ProtocolError):
             if failure.retry_after is None:
-                self.breaker.succeeded()
+                self.health.succeeded(call)
+                if failure.code == URL_ELICITATION_REQUIRED:
+                    failure.data = attribute_data(self.alias, failure.data)
                 return failure
-            # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
-            self.breaker.failed(failure)
-            return self.breaker.refusal(self.alias)
+            # Its HTTP status says that it is overwhelmed, whatever else is in the answer.
+            return self.health.failed(call, failure)
         if not lane.alive:
             await self.lanes.lose(lane)
-        self.breaker.failed(failure)
-        if isinstance(failure, BadStatus) or self.breaker.is_open:
-            return self.breaker.refusal(self.alias)
-        what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
-        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
+        return self.health.failed(call, failure)
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target
@@ -441,14 +460,16 @@ class GatewayUpstream:
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
         lanes, known = list(self.lanes), self.lists.all
-        last = self.breaker.failure.partition(SAID_LAST)[2]
+        breaker = self.health.shared
+        last = breaker.failure.partition(SAID_LAST)[2]
         lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
             "alias": self.alias,
-            "up": self.breaker.since is None and not self.settings.problem,
-            "error": self.settings.problem or self.breaker.failure,
-            "since": self.breaker.since,
-            "retry_after": round(self.breaker.retry_after, 1),
+            "up": breaker.since is None and not self.settings.problem,
+            "error": self.settings.problem or breaker.failure,
+            "since": breaker.since,
+            "retry_after": round(breaker.retry_after, 1),
+            "refused_callers": self.health.refused_callers,
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),

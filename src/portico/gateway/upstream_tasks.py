@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.gateway import task_words as words
+from portico.gateway.attribution import attribute_tasks
 from portico.gateway.bridge import GATHER_SECONDS, Parked, begin
 from portico.gateway.entries import result_at
 from portico.gateway.upstream import Answered, GatewayUpstream
@@ -51,6 +52,8 @@ class UpstreamTasks:
         answered = await ask(upstream, "tasks/get", id, call)
         task = words.read(answered.result)
         if answered.revision >= MODERN:
+            if not upstream.is_here:
+                task.input_requests = attribute_tasks(upstream.alias, task.input_requests)
             return task
         waiting = self._waiting.get((upstream.alias, id))
         if task.status == "input_required":

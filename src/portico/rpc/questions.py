@@ -91,10 +91,11 @@ def read(method: str, params: Any) -> Any:
     if not isinstance(asked, ElicitParams):
         return asked
     if asked.mode == "url":
-        return ElicitUrlParams(message=asked.message, url=asked.url or "", elicitation_id=asked.elicitation_id)
+        url, id = asked.url or "", asked.elicitation_id
+        return ElicitUrlParams(message=asked.message, url=url, elicitation_id=id, meta=asked.meta)
     if asked.mode != "form":
         raise UsageError(f"there is no elicitation of the mode {asked.mode!r}")
-    return ElicitFormParams(message=asked.message, requested_schema=asked.requested_schema)
+    return ElicitFormParams(message=asked.message, requested_schema=asked.requested_schema, meta=asked.meta)
 
 
 def _with_id(params: Any) -> Any:

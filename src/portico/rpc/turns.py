@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from asyncio import CancelledError, Future, get_running_loop
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -68,6 +68,23 @@ class Turns(Generic[T]):
             self._owners[owner] = clients
         self._left(owner)
         return one
+
+    def take_if(self, may: Callable[[str], bool]) -> T | None:
+        """Take the next one of an owner for whom `may` is true, or return None."""
+        owner = next((owner for owner in self._owners if may(owner)), None)
+        if owner is None:
+            return None
+        self._owners.move_to_end(owner, last=False)
+        return self.take()
+
+    @property
+    def owners(self) -> Set[str]:
+        """The owners that wait."""
+        return self._owners.keys()
+
+    def waiting(self, owner: str) -> int:
+        """Return how many of an owner wait."""
+        return self._waiting.get(owner, 0)
 
     def drop(self, caller: Caller, one: T) -> bool:
         """It waits no longer. Whether it did."""

@@ -21,6 +21,7 @@ from portico.openapi.place import base_of, is_absolute, origin_of
 from portico.openapi.route_maps import is_tool
 from portico.openapi.sending import ApiAnswer, ApiSender, AsgiApiSender, ClientApiSender, HttpApiSender
 from portico.openapi.shape import OperationShape, ShapeMaker
+from portico.rpc.error_ids import log_failure
 from portico.schema import check
 from portico.server.asking.context import Context
 from portico.server.calling.bodies import Body
@@ -29,7 +30,7 @@ from portico.server.calling.results import contents_of
 from portico.server.calling.schema_tools import SchemaVerifier
 from portico.server.calling.tools import Tool, checked_name
 from portico.wire.content import AudioContent, EmbeddedResource, ImageContent, TextContent
-from portico.wire.errors import ProtocolError, ToolError, TransportError, UsageError
+from portico.wire.errors import ConnectFailed, ProtocolError, ToolError, TransportError, UsageError
 from portico.wire.tools import CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
 
@@ -85,7 +86,11 @@ class Api(Struct):
         try:
             answer = await self.sender.send(request, base, self.longest, call)
         except (TransportError, ProtocolError) as failure:
-            raise ToolError(f"The API cannot be reached: {failure}.", kind="UpstreamError", retryable=True) from None
+            why = f": {failure}"
+            if type(failure) is ConnectFailed:
+                # It has the address of the API, which is not for clients.
+                why = f" (error id {log_failure(log, 'an API cannot be reached', failure)})"
+            raise ToolError(f"The API cannot be reached{why}.", kind="UpstreamError", retryable=True) from None
         except UsageError as mistake:
             raise ToolError(f"The request cannot be sent: {mistake}.", kind="ValidationError") from None
         if not 200 <= answer.status < 300:

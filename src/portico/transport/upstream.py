@@ -123,8 +123,11 @@ class Upstream:
         trace: Trace | None = None,
         on_reopened: Callable[[], Awaitable[None]] = _nothing_to_do,
         on_gap: Callable[[], None] = lambda: None,
+        shown_as: str | None = None,
     ) -> None:
         self.target = target
+        # What errors call the server, if its address is not for those who read them.
+        self._shown_as = shown_as
         self.identity = identity or ClientIdentity(Implementation("portico", "0"))
         self._pinned = revision
         self._asks_undeclared = undeclared
@@ -261,6 +264,8 @@ class Upstream:
             link = kind(target.url, self._incoming, trace=trace, **options)
         link.on_gap = self._gap
         self._link, self.name = link, link.name
+        if self._shown_as is not None:
+            link.name = self._shown_as
         await link.start()
         if self._closing.is_set():
             # It was closed meanwhile, when there may have been nothing to close yet.
@@ -401,7 +406,7 @@ class Upstream:
         """One Call over one link. What the server has not declared is not asked of it (basic/lifecycle, Operation)."""
         if call.method in self._undeclared:
             raise MethodNotFound(
-                f"{self.name} does not declare {self._undeclared[call.method]}, so it is not asked for {call.method}; "
+                f"{link.name} does not declare {self._undeclared[call.method]}, so it is not asked for {call.method}; "
                 "with undeclared=True it is asked all the same"
             )
         id, token = link.new_id(), call.progress_token

@@ -13,12 +13,14 @@ from portico.wire.tools import Tool, ToolChoice
 class ElicitFormParams(Struct, omit_defaults=True, rename="camel", kw_only=True):
     message: str
     requested_schema: dict[str, Any]
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class ElicitUrlParams(Struct, rename="camel", tag_field="mode", tag="url", omit_defaults=True, kw_only=True):
     message: str
     url: str
     elicitation_id: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class ElicitParams(Struct, omit_defaults=True, rename="camel", kw_only=True):
@@ -29,6 +31,7 @@ class ElicitParams(Struct, omit_defaults=True, rename="camel", kw_only=True):
     requested_schema: dict[str, Any] = field(default_factory=dict)
     url: str | None = None
     elicitation_id: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class ElicitResult(Struct, omit_defaults=True):
@@ -67,6 +70,7 @@ class CreateMessageParams(Struct, omit_defaults=True, rename="camel", kw_only=Tr
     metadata: dict[str, Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class CreateMessageResult(Struct, omit_defaults=True, rename="camel", kw_only=True):

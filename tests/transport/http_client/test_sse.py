@@ -16,7 +16,7 @@ from portico.server.endpoint import exchange
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Listener
 from portico.transport.http_client import sse
-from portico.wire.errors import BadStatus, Closed, ConnectFailed, ProtocolError, TimedOut
+from portico.wire.errors import BadStatus, Closed, ProtocolError, TimedOut
 
 Serve = Callable[..., Any]
 PATIENCE = 10.0
@@ -169,7 +169,7 @@ async def test_a_stream_that_does_not_begin_is_given_up(
         await peer.gone()
 
     there.rules["GET"] = rule
-    with pytest.raises(ConnectFailed, match=r"did not say where to post, within 0\.1 s"):
+    with pytest.raises(TimedOut, match=r"did not say where to post, within 0\.1 s"):
         async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}):
             pass
     await until(lambda: there.site.open == 0)

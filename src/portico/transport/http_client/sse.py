@@ -19,7 +19,7 @@ from portico.transport.http_client.side import HttpSide
 from portico.transport.http_client.streamable import JSON, POST_SECONDS
 from portico.transport.http_client.streams import EVENTS
 from portico.transport.link import Duplex, Trace
-from portico.wire.errors import BadStatus, Closed, ConnectFailed, Error, ProtocolError
+from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
 
 log = logging.getLogger("portico")
 
@@ -44,7 +44,7 @@ class HttpSse(HttpSide, Duplex):
             async with limited(ENDPOINT_SECONDS):
                 await self._open()
         except TimeoutError:
-            raise ConnectFailed(f"{self.name} did not say where to post, within {ENDPOINT_SECONDS:g} s") from None
+            raise TimedOut(f"{self.name} did not say where to post, within {ENDPOINT_SECONDS:g} s") from None
 
     async def _open(self) -> None:
         response = await self._dispatch("GET", self._location, (("Accept", EVENTS), *self._own))
@@ -71,7 +71,9 @@ class HttpSse(HttpSide, Duplex):
     def _checked_endpoint(self, said: str) -> Location:
         there = self._location.neighbour(said)
         if there is None:
-            raise ProtocolError(f"{self.name} wants us to post to another origin: {said[:200]!r}")
+            # The address is for the log alone: behind a gateway clients read the error.
+            log.warning("%s wants us to post to another origin: %r", self.name, said[:200])
+            raise ProtocolError(f"{self.name} wants us to post to another origin")
         return there
 
     async def _listen(self, response: Response, events: EventReader, rest: list[ServerSentEvent]) -> None:

@@ -1,0 +1,139 @@
+"""Say which upstream asks: elicitation and sampling requests of an upstream name it before a client sees them.
+
+Every line of such a message begins with `[alias]`, and `_meta` has the alias under `portico/upstream`. The gateway's
+own requests ("Connect your account at …") have neither, and an upstream can take neither away: line breaks start a
+line that is marked too, and characters that reorder, hide or push away text are removed.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from portico.wire import jsonrpc
+from portico.wire.inputs import InputRequest, InputRequiredResult
+
+UPSTREAM = "portico/upstream"
+# `_meta` of ours, which no upstream sets.
+_OURS = "portico/"
+_ELICITATION, _SAMPLING = "elicitation/create", "sampling/createMessage"
+_LINE_BREAKS = re.compile(r"[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+# Spaces, tabs, and letters that look like spaces.
+_GAP = re.compile(r"[\s\u2800\u115f\u1160\u3164\uffa0]{3,}")
+# Joiners, which letters and emoji are made of.
+_VISIBLE_FORMATS = "\u200c\u200d"
+
+_members = msgspec.json.Decoder(dict[str, Raw])
+_items = msgspec.json.Decoder(list[Raw])
+
+
+def mark_text(alias: str, text: str) -> str:
+    """Return a text with the alias before each of its lines, without characters that could hide that."""
+    lines = (_GAP.sub(" ", _without_controls(line)).strip() for line in _LINE_BREAKS.split(text))
+    return "\n".join(f"[{alias}] {line}" for line in lines if line) or f"[{alias}]"
+
+
+def _without_controls(line: str) -> str:
+    """Drop control and format characters: direction marks, zero widths, escapes."""
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(
+        one for one in line if one in _VISIBLE_FORMATS or one == "\t" or unicodedata.category(one) not in ("Cc", "Cf")
+    )
+
+
+def attribute(alias: str, method: str, params: Any) -> Any:
+    """Return the params of a request of an upstream with its alias. Malformed params are returned as they are."""
+    if method not in (_ELICITATION, _SAMPLING) or params is None:
+        return params
+    try:
+        members: dict[str, Any] = dict(_members.decode(_encoded(params)))
+        if method == _ELICITATION:
+            members["message"] = mark_text(alias, msgspec.json.decode(members["message"], type=str))
+        else:
+            _mark_sampling(alias, members)
+        members["_meta"] = _marked_meta(alias, members.get("_meta"))
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return params
+    return Raw(jsonrpc.encode(members))
+
+
+def attribute_all(alias: str, asked: InputRequiredResult) -> InputRequiredResult:
+    """Return a result that asks, with the alias in each of its requests."""
+    requests = asked.input_requests
+    if requests is UNSET:
+        return asked
+    return replace(asked, input_requests={key: _attribute_request(alias, one) for key, one in requests.items()})
+
+
+def _attribute_request(alias: str, request: InputRequest) -> InputRequest:
+    return InputRequest(request.method, attribute(alias, request.method, request.params))
+
+
+def attribute_tasks(alias: str, requests: Any) -> Any:
+    """The same for the `inputRequests` of a task."""
+    if not isinstance(requests, dict):
+        return requests
+    return {key: _attribute_open(alias, one) for key, one in requests.items()}
+
+
+def _attribute_open(alias: str, request: Any) -> Any:
+    if isinstance(request, InputRequest):
+        return _attribute_request(alias, request)
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        return request
+    params = attribute(alias, request["method"], request.get("params"))
+    return {**request, "params": msgspec.json.decode(params) if isinstance(params, Raw) else params}
+
+
+def attribute_data(alias: str, data: Any) -> Any:
+    """The same for the data of the error by which 2025-11-25 asks to open a URL (client/elicitation)."""
+    try:
+        said = msgspec.json.decode(_encoded(data))
+    except (msgspec.DecodeError, RecursionError):
+        return data
+    if not isinstance(said, dict) or not isinstance(said.get("elicitations"), list):
+        return data
+    return {**said, "elicitations": [attribute(alias, _ELICITATION, one) for one in said["elicitations"]]}
+
+
+def _encoded(params: Any) -> bytes:
+    return bytes(params) if isinstance(params, Raw) else jsonrpc.encode(params)
+
+
+def _mark_sampling(alias: str, members: dict[str, Any]) -> None:
+    """Mark what a person is shown first of a sampling request: the system prompt, or the first text; never more, for a
+    model reads it."""
+    if "systemPrompt" in members:
+        members["systemPrompt"] = f"[{alias}] {msgspec.json.decode(members['systemPrompt'], type=str)}"
+    messages: list[Any] = list(_items.decode(members["messages"]))
+    for at, message in enumerate(messages):
+        inside: dict[str, Any] = dict(_members.decode(message))
+        content = inside["content"]
+        blocks = _items.decode(content) if bytes(content)[:1] == b"[" else [content]
+        marked = _mark_first_text(alias, blocks)
+        if marked is not None:
+            inside["content"] = marked if bytes(content)[:1] == b"[" else marked[0]
+            messages[at] = inside
+            members["messages"] = messages
+            return
+    members.setdefault("systemPrompt", f"[{alias}]")
+
+
+def _mark_first_text(alias: str, blocks: list[Raw]) -> list[Any] | None:
+    for at, block in enumerate(blocks):
+        inside: dict[str, Any] = dict(_members.decode(block))
+        if bytes(inside.get("type", b"")) == b'"text"' and "text" in inside:
+            inside["text"] = f"[{alias}] {msgspec.json.decode(inside['text'], type=str)}"
+            return [*blocks[:at], inside, *blocks[at + 1 :]]
+    return None
+
+
+def _marked_meta(alias: str, meta: Raw | None) -> dict[str, Any]:
+    given: dict[str, Any] = {} if meta is None or bytes(meta) == b"null" else dict(_members.decode(meta))
+    return {**{name: one for name, one in given.items() if not name.startswith(_OURS)}, UPSTREAM: alias}
