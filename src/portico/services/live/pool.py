@@ -279,7 +279,7 @@ class SessionPool:
             self._evict(list(self._sessions), self.idle, self.most)
 
     def _evict(self, among: Sequence[Key], idle_seconds: float, most: int) -> None:
-        """Drop the session that was not used for longest, if it was idle for so long. Raises InspectionError if none."""
+        """Drop the session that was idle for longest, if for so many seconds. Raises InspectionError if none was."""
         idle = [key for key in among if not self._sessions[key].busy]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < idle_seconds:

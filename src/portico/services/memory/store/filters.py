@@ -164,9 +164,8 @@ def _phrase(one: Condition, name: str) -> tuple[str, dict[str, Any]]:
         return "true", {}
     if one.key == "project":
         # Of memories of the user domain, the column holds the owner: these belong to no project.
-        return "case when memory.domain = 'project' then coalesce(memory.project, '') else '' end in :" + name, {
-            name: list(one.values)
-        }
+        phrase = f"memory.domain <> 'user' and coalesce(memory.project, '') in :{name}"
+        return phrase, {name: list(one.values)}
     return f"coalesce(memory.{one.column}, '') in :{name}", {name: list(one.values)}
 
 

@@ -114,7 +114,10 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
         if one.key == "project" and "*" in one.values:
             phrases += ["false"] if one.negated else []
         elif one.key in PLACES:
-            phrase, values[f"scope_{number}"] = _one_of(_column(one), f"scope_{number}", one.values)
+            phrase, values[f"scope_{number}"] = _one_of(one.column, f"scope_{number}", one.values)
+            if one.key == "project":
+                # Of the user domain the project is the owner, and not a project.
+                phrase = f"(domain <> 'user' and {phrase})"
             phrases.append(f"not {phrase}" if one.negated else phrase)
     if filter.homes:
         # Said so that both sides have an index.
@@ -124,11 +127,6 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
         phrases.append("(domain <> 'user' or project = :scope_owner)")
         values["scope_owner"] = filter.owner
     return phrases, values
-
-
-def _column(one: Condition) -> str:
-    """The column or expression of `memory_scope`. Of the user domain the project is the owner, and not a project."""
-    return "(case when domain = 'project' then project else '' end)" if one.key == "project" else one.column
 
 
 def _one_of(column: str, name: str, values: Sequence[str]) -> tuple[str, Any]:

@@ -292,7 +292,7 @@ def fits(record: Record, filter: MemoryFilter) -> bool:
         elif one.key == "entity":
             held = any(value in record.content.casefold() for value in one.values)
         elif one.key == "project" and ("*" in one.values or record.domain != "project"):
-            held = "*" in one.values or "" in one.values
+            held = "*" in one.values
         else:
             held = (getattr(record, one.column) or "") in one.values
         if held == one.negated:
