@@ -201,7 +201,7 @@ class FairPlaces:
 
     async def _enter(self, caller: Caller) -> None:
         owner = caller[0]
-        # Whoever waits was here first: `_leave` gives out every place that one of them may have.
+        # Waiting calls do not lose their turn by this: `_leave` gives out every place that one of them may have.
         if self._may_begin(owner):
             self._count(owner)
             return

@@ -225,7 +225,7 @@ class MemoryResources:
     async def _templates(self, ctx: Context) -> list[SavedPrompt]:
         memories = await self._access.memories(ctx)
         found = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
-        # The owner's key is nobody's business; of the user domain the project holds it.
+        # Of the user domain the project holds the key of the owner, which clients do not need.
         return [one if one.domain == "project" else replace(one, project="") for one in found]
 
     async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:

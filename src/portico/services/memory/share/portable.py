@@ -57,7 +57,7 @@ def packed(record: Record) -> Portable:
     said: dict[str, Any] = msgspec.structs.asdict(record)
     for name in ("at", "created_at", "updated_at", "expires_at", "deleted_at"):
         said[name] = None if said[name] is None else moments.written(said[name])
-    # Whose memory it is in the user domain is not part of it: it belongs to whoever imports it.
+    # Whose memory it is in the user domain is not part of it: the importing caller becomes its owner.
     said["project"] = record.project if record.domain == "project" else None
     return Portable(**{name: said[name] for name in Portable.__struct_fields__})
 
