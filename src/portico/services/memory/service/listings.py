@@ -79,7 +79,7 @@ class ServerListings:
             server.add(self._live(template))
             # A choice of words completes itself.
             for variable in (one for one, about in template.variables.items() if not about.choices):
-                server.add(Completes(name, variable, CallerCompleter(self._access.complete_topic)))
+                server.add_components([Completes(name, variable, CallerCompleter(self._access.complete_topic))])
             listed[name] = template
 
     def is_taken(self, name: str) -> bool:
