@@ -49,11 +49,12 @@ if TYPE_CHECKING:
     from portico.rpc.door import failed_result as failed_result, respond as respond
     from portico.rpc.identity import identity_of as identity_of
     from portico.supervision import BackgroundTasks as BackgroundTasks, run_in_thread as run_in_thread
+    from portico.rpc.turns import FairPlaces as FairPlaces
     from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
     from portico.server.asking.familiar_context import ServerSession as ServerSession
     from portico.server.asking.rounds import rounds_of as rounds_of
-    from portico.server.calling.completion import Completer as Completer
+    from portico.server.calling.completion import CallerCompleter as CallerCompleter, Completer as Completer
     from portico.server.calling.late import (
         LatePrompt as LatePrompt, LateResource as LateResource, LateTool as LateTool,
     )
@@ -172,11 +173,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "portico.rpc.door": ("failed_result", "respond"),
     "portico.rpc.identity": ("identity_of",),
+    "portico.rpc.turns": ("FairPlaces",),
     "portico.telemetry.request_log": ("log_requests",),
     "portico.server.asking.context": ("Elicitation", "Sample"),
     "portico.server.asking.familiar_context": ("ServerSession",),
     "portico.server.asking.rounds": ("rounds_of",),
-    "portico.server.calling.completion": ("Completer",),
+    "portico.server.calling.completion": ("CallerCompleter", "Completer"),
     "portico.server.calling.late": ("LatePrompt", "LateResource", "LateTool"),
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
     "portico.server.calling.resources": ("Resource", "ResourceOptions"),

@@ -21,8 +21,9 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.guard import Owned, Passage
 from portico.services.contracts import Contracts
-from portico.wire.errors import ProtocolError, TooManyRequests
+from portico.wire.errors import InvalidParams, ProtocolError, TooManyRequests
 from portico.wire.inputs import ElicitResult
+from portico.wire.meta import ClientCapabilities
 
 ANN, BOB = Principal("ann"), Principal("bob")
 
@@ -151,6 +152,50 @@ async def test_a_round_that_goes_on_is_not_counted_again() -> None:
         server.protect(meter=Quota(read_limits([{"rate": "1/hour", "tool": "*"}])))
         assert (await client.call_tool("asking")).text == "True"
         assert await granted(client, "asking", 1) == 0
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+@pytest.mark.parametrize(
+    "responses",
+    [
+        None,
+        {},
+        {"another": {"action": "accept", "content": {}}},
+        {"elicitation-1": {"nothing": "valid"}, "agreement-1": {"nothing": "valid"}},
+    ],
+)
+async def test_a_round_without_a_valid_answer_counts_as_a_call(responses: Any, asks_first: bool) -> None:
+    server = house()
+    require = [{"tool": "*.asking", "ask": "Are you sure?"}] if asks_first else []
+    settings.apply(server, settings.read({"limit": [{"rate": "2/hour", "tool": "*"}], "require": require}))
+
+    async def ask(**more: Any) -> Any:
+        params = {"name": "asking", "arguments": {}, **more}
+        raw = msgspec.Raw(msgspec.json.encode(params))
+        capabilities = ClientCapabilities(elicitation={"form": {}})
+        return await server(
+            Call(
+                method="tools/call",
+                id=1,
+                params=raw,
+                revision="2026-07-28",
+                principal=ANN,
+                capabilities=capabilities,
+            )
+        )
+
+    more = {} if responses is None else {"inputResponses": responses}
+    asked = await ask()
+    with pytest.raises((ToolError, InvalidParams)) as refused:
+        for _ in range(3):
+            asked = await ask(requestState=asked.request_state, **more)
+    if isinstance(refused.value, InvalidParams):
+        # The body has refused the answer, and that round was counted.
+        assert "Invalid answer" in str(refused.value)
+        with pytest.raises(ToolError, match="Too many calls"):
+            await ask()
+    else:
+        assert "Too many calls" in str(refused.value)
 
 
 async def test_no_more_at_once_than_allowed_and_a_call_does_not_wait_for_itself() -> None:

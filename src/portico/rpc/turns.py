@@ -7,9 +7,10 @@ with the seconds after which to try again.
 from __future__ import annotations
 
 import time
-from asyncio import CancelledError, Future, get_running_loop
+from asyncio import CancelledError, Future, get_running_loop, timeout
 from collections import OrderedDict, deque
-from collections.abc import Callable, Set
+from collections.abc import AsyncIterator, Callable, Set
+from contextlib import asynccontextmanager
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -46,7 +47,8 @@ def _owner(call: Call) -> str:
 class Turns(Generic[T]):
     """What waits. The next one is of the owner who has waited longest for a turn, and there of such a client."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_WAITING, most_in_all: int = MOST_WAITING_IN_ALL) -> None:
+        self._most, self._most_in_all = most, most_in_all
         self._owners: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
         self._waiting: dict[str, int] = {}
         self._seconds = 0.0
@@ -58,7 +60,14 @@ class Turns(Generic[T]):
         self._waiting[owner] = self._waiting.get(owner, 0) + 1
         self.total += 1
 
-    def take(self) -> T:
+    def next_owner(self, may: Callable[[str], bool]) -> str | None:
+        """Return whose turn it is among the owners that `may` have one now, or None."""
+        return next((owner for owner in self._owners if may(owner)), None)
+
+    def take(self, owner: str | None = None) -> T:
+        """Take the next one; with an owner, the next one of this owner."""
+        if owner is not None:
+            self._owners.move_to_end(owner, last=False)
         owner, clients = self._owners.popitem(last=False)
         client, line = clients.popitem(last=False)
         one = line.popleft()
@@ -114,7 +123,7 @@ class Turns(Generic[T]):
     def check_room(self, caller: Caller, at_once: int) -> None:
         """Raises ToolError where no more may wait; `at_once` of them have their turn together."""
         waiting = self._waiting.get(caller[0], 0)
-        if waiting < MOST_WAITING and self.total < MOST_WAITING_IN_ALL:
+        if waiting < self._most and self.total < self._most_in_all:
             return
         seconds = max(1, round(waiting * self._seconds / at_once))
         raise ToolError(
@@ -176,4 +185,74 @@ class FairShares:
             turn, next_key = self._turns.take()
             if not turn.done():
                 self._count(next_key)
+                turn.set_result(None)
+
+
+class FairPlaces:
+    """A fixed number of places, such as processes, of which one caller has no more than its share.
+
+    Unlike `FairShares` both numbers are exact. A call that finds no place waits for its turn, and for a bounded time.
+    """
+
+    def __init__(self, total: int, per_caller: int, *, waiting: int, waiting_total: int, seconds: float) -> None:
+        """`waiting` calls of one caller, and `waiting_total` of all, wait for up to `seconds`."""
+        self._total, self._per_caller, self._seconds = total, per_caller, seconds
+        self._running = 0
+        self._held: dict[str, int] = {}
+        self._turns: Turns[Future[None]] = Turns(waiting, waiting_total)
+
+    @asynccontextmanager
+    async def hold(self, call: Call) -> AsyncIterator[None]:
+        """Hold a place for a call. Raises ToolError where too many wait, or none was free in time."""
+        caller = caller_of(call)
+        await self._enter(caller)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._turns.took(time.monotonic() - began)
+            self._leave(caller[0])
+
+    def _may_begin(self, owner: str) -> bool:
+        return self._running < self._total and self._held.get(owner, 0) < self._per_caller
+
+    async def _enter(self, caller: Caller) -> None:
+        owner = caller[0]
+        # Waiting calls do not lose their turn by this: `_leave` gives out every place that one of them may have.
+        if self._may_begin(owner):
+            self._count(owner)
+            return
+        self._turns.check_room(caller, self._per_caller)
+        turn: Future[None] = get_running_loop().create_future()
+        self._turns.add(caller, turn)
+        try:
+            async with timeout(self._seconds):
+                await turn
+        except (CancelledError, TimeoutError) as end:
+            if not self._turns.drop(caller, turn) and turn.done() and not turn.cancelled():
+                # The turn came in the same moment; it goes to the next one.
+                self._leave(owner)
+            if isinstance(end, CancelledError):
+                raise
+            raise ToolError(
+                f"No place became free within {self._seconds:g} s: up to {self._per_caller} calls of one caller, and "
+                f"{self._total} of all, run at the same time. Try again later.",
+                kind="ApiLimitExceeded",
+                details={"retry_after": max(1, round(self._seconds))},
+                retryable=True,
+            ) from None
+
+    def _count(self, owner: str) -> None:
+        self._running += 1
+        self._held[owner] = self._held.get(owner, 0) + 1
+
+    def _leave(self, owner: str) -> None:
+        self._running -= 1
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
+        while (following := self._turns.next_owner(self._may_begin)) is not None:
+            turn = self._turns.take(following)
+            if not turn.done():
+                self._count(following)
                 turn.set_result(None)

@@ -31,6 +31,8 @@ from portico.screening.randomness import is_random
 from portico.screening.structures import (
     command_secrets,
     header_credentials,
+    okta_tokens,
+    password_hashes,
     private_keys,
     url_passwords,
     web_tokens,
@@ -113,6 +115,10 @@ def _secrets(text: str, lower: str) -> Iterator[Finding]:
     yield from shaped_keys(text)
     if "-----BEGIN " in text or "Private-Lines: " in text:
         yield from private_keys(text)
+    if "$" in text or "{s" in lower or "{md5}" in lower:
+        yield from password_hashes(text)
+    if "okta" in lower or "ssws" in lower:
+        yield from okta_tokens(text, lower)
     if "LS0tLS1CRUdJTi" in text:
         yield from wrapped_keys(text)
     if "eyJ" in text:

@@ -18,8 +18,8 @@ Action = Literal["block", "redact", "allow"]
 ACTIONS: tuple[Action, ...] = ("block", "redact", "allow")
 
 _SECRETS = """
-    api_key aws_secret_key azure_storage_key basic_auth bearer_token credential database_url jwt password private_key
-    secret session_cookie token url_password url_secret
+    api_key aws_secret_key azure_storage_key basic_auth bearer_token credential database_url jwt okta_token password
+    password_hash private_key secret session_cookie token url_password url_secret
 """
 _PERSONAL = "card date_of_birth driving_licence email eu_vat iban ip_address passport phone postal_code"
 NAMES: Mapping[str, Kind] = {

@@ -20,7 +20,7 @@ _PEM = pattern(r"-----BEGIN (?:[A-Z0-9 ]{0,40}+(?<=PRIVATE KEY)|PGP PRIVATE KEY 
 _PEM_BODY = pattern(r"(?:[0-9A-Za-z+/=\s\\\"',.:;()<>@_#&$]|-(?!----)){0,20000}+")
 _PEM_END = pattern(r"-----END [A-Z0-9 ]{0,40}-----")
 _PEM_LINE = pattern(r"[0-9A-Za-z+/]{24,}+")
-_PUTTY = pattern(r"Private-Lines: [0-9]{1,3}\s{1,4}((?:[0-9A-Za-z+/=]{1,80}+\s{1,4}+){1,200}+)")
+_PUTTY = pattern(r"Private-Lines: [0-9]{1,3}\s{1,4}((?:[0-9A-Za-z+/=]{1,80}+(?:\s{1,4}+|\Z)){1,200}+)")
 
 
 def private_keys(text: str) -> Iterator[Finding]:
@@ -40,6 +40,44 @@ def private_keys(text: str) -> Iterator[Finding]:
     if "Private-Lines: " in text:
         for found in _PUTTY.finditer(text):
             yield Finding("secret", "private_key", *found.span(1), 0.97)
+
+
+# Hashes of passwords, as /etc/shadow and .htpasswd have them: modular crypt (md5, Apache's md5, bcrypt, sha256, sha512,
+# yescrypt, scrypt, argon2, sha1) and LDAP's {SHA} and {SSHA}. The scheme says how long each is.
+_CRYPT_SALT = r"(?:rounds=[0-9]{1,9}\$)?[./0-9A-Za-z]{1,16}+\$"
+_CRYPT = pattern(
+    r"\$(?:"
+    rf"(?:1|apr1)\${_CRYPT_SALT}[./0-9A-Za-z]{{22}}"
+    r"|2[abxy]?\$[0-3][0-9]\$[./0-9A-Za-z]{53}"
+    rf"|5\${_CRYPT_SALT}[./0-9A-Za-z]{{43}}"
+    rf"|6\${_CRYPT_SALT}[./0-9A-Za-z]{{86}}"
+    r"|g?y\$[./0-9A-Za-z]{1,16}+\$[./0-9A-Za-z]{1,86}+\$[./0-9A-Za-z]{43}"
+    r"|7\$[./0-9A-Za-z]{11,97}+\$[./0-9A-Za-z]{43}"
+    r"|argon2(?:id|i|d)\$(?:v=[0-9]{1,3}\$)?m=[0-9]{1,9},t=[0-9]{1,5},p=[0-9]{1,5}\$[0-9A-Za-z+/]{8,88}+\$"
+    r"[0-9A-Za-z+/]{16,172}+"
+    r"|sha1\$[0-9]{1,9}\$[./0-9A-Za-z]{1,64}+\$[./0-9A-Za-z]{28}"
+    r"|pbkdf2-sha(?:1|256|512)\$[0-9]{1,9}\$[./0-9A-Za-z]{8,88}+\$[./0-9A-Za-z]{27,86}+"
+    r")(?![./0-9A-Za-z$])"
+    r"|\{(?:SHA|SSHA|SMD5|MD5|SHA(?:256|384|512)|SSHA(?:256|384|512))\}[0-9A-Za-z+/]{22,172}+={0,2}"
+)
+
+
+def password_hashes(text: str) -> Iterator[Finding]:
+    for found in _CRYPT.finditer(text):
+        if not stands_for(found[0].rpartition("$")[2].rpartition("}")[2]):
+            yield Finding("secret", "password_hash", found.start(), found.end(), 0.95)
+
+
+# Okta's API tokens have no mark but their first two characters and their length: a word for it has to be near.
+_OKTA = pattern(r"(?<![0-9A-Za-z_\-])00[0-9A-Za-z_\-]{40}(?![0-9A-Za-z_\-])")
+_OKTA_REACH = 200
+
+
+def okta_tokens(text: str, lower: str) -> Iterator[Finding]:
+    for found in _OKTA.finditer(text):
+        near = lower[max(0, found.start() - _OKTA_REACH) : found.end() + _OKTA_REACH]
+        if ("okta" in near or "ssws" in near) and is_random(found[0], named=True):
+            yield Finding("secret", "okta_token", found.start(), found.end(), 0.93)
 
 
 # The same once more in Base64, as clusters keep it.

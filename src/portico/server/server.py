@@ -406,14 +406,20 @@ class Server(FamiliarServer, Registrar):
         """Whether nothing is put around the resources of this server."""
         return self._chain is None and self._unprotected.get("resources/read") == self.methods.read_resource
 
-    def resource_updated(self, uri: str, *, everywhere: bool = True) -> None:
+    def resource_updated(
+        self, uri: str, *, everywhere: bool = True, admits: Callable[[Call], bool] | None = None
+    ) -> None:
         """Tell those who subscribed to it that a resource has changed.
 
         * **everywhere** – also those whom other processes serve, where there are several; False: each of them learns of
           the change by itself.
+        * **admits** – only the subscribers of this process whose `subscriptions/listen` call it returns True for, such
+          as those of one principal. Hashable.
         """
-        told = self.subscriptions.publish_everywhere if everywhere else self.subscriptions.publish
-        told(notices.RESOURCE_UPDATED, uri)
+        if everywhere and admits is None:
+            self.subscriptions.publish_everywhere(notices.RESOURCE_UPDATED, uri)
+        else:
+            self.subscriptions.publish(notices.RESOURCE_UPDATED, uri, admits=admits)
 
     # Whose something is, and who may have it
 

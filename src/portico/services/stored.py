@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hashlib import sha256
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct
 
 from portico import Context, Server, Service, ToolError
-from portico.extend import BackgroundTasks, Database, Event, StoreError, when_ready
+from portico.extend import BackgroundTasks, Call, Database, Event, StoreError, when_ready
 from portico.services import texts
 
 StoreT = TypeVar("StoreT")
@@ -105,12 +105,18 @@ class StoredService(Service, Generic[StoreT]):
     def added(self, server: Server) -> None:
         self._servers.add(server)
 
-    def _tell(self, uris: Iterable[str]) -> None:
-        """Tells the subscribers of every server that these resources have changed."""
+    @property
+    def servers(self) -> Collection[Server]:
+        """The servers that this service was added to."""
+        return self._servers
+
+    def _tell(self, uris: Iterable[str], admits: Callable[[Call], bool] | None = None) -> None:
+        """Tell the subscribers of every server that these resources have changed; with `admits`, only those whose
+        subscription it returns True for."""
         for uri in uris:
             for server in self._servers:
                 # Every process hears of it from the store.
-                server.resource_updated(uri, everywhere=False)
+                server.resource_updated(uri, everywhere=False, admits=admits)
 
 
 def requester(ctx: Context, author: str | None = None) -> str:

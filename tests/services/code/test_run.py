@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from portico import Client
+from portico.services.code import runs, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -130,3 +132,36 @@ async def test_what_a_script_left_in_the_middle_is_finished_before_the_answer(sh
     said = await run(client, code)
     assert not said.is_error, said.text
     assert sorted(shop.orders) == ["ink", "pen"]
+
+
+async def test_a_run_whose_question_is_not_answered_ends_with_its_sandbox(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_ASKING_SECONDS", 0.3)
+
+    async def never(*_: object, **__: object) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+    code = "from tools import order\nawait order('pen')"
+    async with asyncio.timeout(30), Client(shop.server, revision="2025-11-25", elicitation_handler=never) as client:
+        said = await run(client, code)
+    assert said.is_error and "questions were not answered within 0.3 s" in said.content[0].text
+    assert shop.orders == [] and shop.code._places._held == {}
+
+
+async def test_runs_of_one_caller_wait_for_each_other(shop: Shop) -> None:
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, sum(shop.code._places._held.values()))
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    async with shop.client() as client:
+        count = service.MAX_RUNS_PER_CALLER + 2
+        said = await asyncio.gather(*[run(client, "from tools import price\nawait price('ab')") for _ in range(count)])
+    watching.cancel()
+    assert [one.structured["value"] for one in said] == [2] * count
+    assert most == service.MAX_RUNS_PER_CALLER

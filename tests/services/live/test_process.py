@@ -16,6 +16,7 @@ from prison import REVISION, jail_only, until
 from portico.services.live.forking import Forking
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
+from portico.services.live.names import InspectionError
 from portico.services.live.pool import SessionPool
 
 pytestmark = jail_only
@@ -114,3 +115,21 @@ async def test_a_nursery_that_cannot_begin_says_so_and_may_be_tried_again() -> N
         with pytest.raises(SandboxUnavailable, match="must be Python"):
             await starter.open()
     await starter.close()
+
+
+async def test_one_owner_cannot_take_every_session() -> None:
+    pool = SessionPool(Forking(sys.executable, Limits()), most=4, spare=0, idle=60)
+    await pool.open()
+    try:
+        for name in "ab":
+            await pool.ask(("greedy", name), "evaluate", {"expression": "1"}, 10)
+        with pytest.raises(InspectionError, match="2 sessions already"):
+            await pool.ask(("greedy", "c"), "evaluate", {"expression": "1"}, 10)
+        for owner in ("second", "third", "fourth"):
+            # The last of them finds no room but what the first has more than an equal share of.
+            await pool.ask((owner, "a"), "evaluate", {"expression": "1"}, 10)
+        assert [len(pool.sessions(owner)) for owner in ("greedy", "second", "third", "fourth")] == [1, 1, 1, 1]
+        with pytest.raises(InspectionError, match="4 sessions already"):
+            await pool.ask(("fifth", "a"), "evaluate", {"expression": "1"}, 10)
+    finally:
+        await pool.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from portico.auth.verifiers.token_file import new_token
 from portico.screening import NAMES, Finding, Rules, find, redact, screen
 from portico.wire.errors import UsageError
 
@@ -218,3 +219,44 @@ def test_the_labelled_set_is_found_without_a_false_alarm() -> None:
         if not sample.labels:
             assert not findings, sample.text
     assert hits >= 0.98 * labelled
+
+
+SHORT, LONG = (
+    "Jx7kPq2w",
+    "vR8sT1uW3xY5zA7bC9dE0fG2hI4jK6lM8nO1pQ3rS5tU7vW9xY1zA3bC5dE7fG9hI1jK3lM5nO7pQ9rS1tU3wX5yZ7aB9c",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"root:$6${SHORT}${LONG[:86]}:19000:0:99999:7:::",
+        f"root:$6$rounds=5000${SHORT}${LONG[:86]}:19000::",
+        f"ann:$5${SHORT}${LONG[:43]}",
+        f"ann:$1${SHORT}${LONG[:22]}",
+        f"ann:$apr1${SHORT}${LONG[:22]}",
+        f"ann:$2y$05${LONG[:53]}",
+        f"root:$y$j9T${LONG[:22]}${LONG[22:65]}:19000::",
+        f"ann:{{SHA}}{LONG[:27]}=",
+        f"$argon2id$v=19$m=65536,t=3,p=4${LONG[:22]}${LONG[22:65]}",
+    ],
+)
+def test_hashes_of_passwords_are_found(text: str) -> None:
+    assert [one.name for one in find(text)] == ["password_hash"]
+
+
+def test_our_own_tokens_are_found() -> None:
+    assert all(find(f"use {new_token()} for the build") for _ in range(200))
+
+
+def test_okta_tokens_and_putty_keys_are_found() -> None:
+    assert [one.name for one in find(f"okta: 00{LONG[:40]}")] == ["okta_token"]
+    assert find(f"build 00{LONG[:40]}") == []
+    assert [one.name for one in find(f"Private-Lines: 1\n{LONG[:44]}")] == ["private_key"]
+
+
+@pytest.mark.parametrize(
+    "text", ["costs $1 and $2 more", "awk '{print $1$2}'", "{SHA} is a scheme", "$6$salt$hash", "ptk_1"]
+)
+def test_what_only_looks_like_a_hash_is_let_through(text: str) -> None:
+    assert find(text) == []

@@ -393,9 +393,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     beside = graph.beside
 
-    def noting(tx: Transaction, name: str, *bounds: int) -> list[graph.Edge]:
+    def noting(tx: Transaction, name: str, *bounds: int, owner: str) -> list[graph.Edge]:
         found.append(name)
-        return beside(tx, name, *bounds)
+        return beside(tx, name, *bounds, owner=owner)
 
     monkeypatch.setattr(graph, "beside", noting)
     return found

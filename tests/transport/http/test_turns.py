@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portico import Server
+from portico import Server, ToolError
 from portico.rpc import door, turns
 from portico.rpc.call import Call
 
@@ -163,3 +163,60 @@ async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> Non
     release.set()
     await asyncio.gather(*first, second, third, return_exceptions=True)
     assert (shares._running, shares._held, shares._turns.total) == (0, {}, 0)
+
+
+async def test_places_are_shared_between_callers_and_waiting_is_bounded() -> None:
+    places = turns.FairPlaces(3, 2, waiting=1, waiting_total=10, seconds=0.05)
+    release, entered = asyncio.Event(), []
+
+    async def hold(address: str) -> None:
+        async with places.hold(Call(method="tools/call", address=address)):
+            entered.append(address)
+            await release.wait()
+
+    greedy = [asyncio.create_task(hold(GREEDY)) for _ in range(4)]
+    await asyncio.wait([greedy[3]])
+    # Two run, one waits and gives up, and there is no room for another to wait.
+    with pytest.raises(ToolError, match="Too many calls are waiting"):
+        await greedy[3]
+    other = asyncio.create_task(hold("10.0.0.2"))
+    async with asyncio.timeout(10):
+        with pytest.raises(ToolError, match="No place became free") as refused:
+            await greedy[2]
+    assert refused.value.retryable
+    assert entered == [GREEDY, GREEDY, "10.0.0.2"]
+    release.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*greedy[:2], other)
+    assert (places._running, places._held, places._turns.total) == (0, {}, 0)
+
+
+async def test_a_place_goes_to_the_next_caller_that_may_have_one() -> None:
+    places = turns.FairPlaces(2, 1, waiting=10, waiting_total=10, seconds=10.0)
+    entered: list[str] = []
+    third = asyncio.Event()
+    releases = {name: asyncio.Event() for name in ("a", "b", "c")}
+
+    async def hold(address: str) -> None:
+        async with places.hold(Call(method="tools/call", address=address)):
+            entered.append(address)
+            if len(entered) == 3:
+                third.set()
+            await releases[address].wait()
+
+    tasks = [asyncio.create_task(hold(address)) for address in ("a", "b", "a", "c")]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    await asyncio.wait([tasks[2]])
+    tasks.append(asyncio.create_task(hold("a")))
+    await asyncio.sleep(0)
+    assert entered == ["a", "b"]
+    releases["b"].set()
+    async with asyncio.timeout(10):
+        await third.wait()
+        # The first in the line has its share already.
+        assert entered == ["a", "b", "c"]
+        for one in releases.values():
+            one.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert entered == ["a", "b", "c", "a"] and places._held == {}

@@ -23,12 +23,15 @@ from portico.server.asking.spent import SpentStates
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError
 from portico.wire.inputs import ElicitFormParams, ElicitResult, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
-from portico.wire.methods import ASKABLE
+from portico.wire.methods import ASKABLE, METHODS
 
 _ELICIT = "elicitation/create"
 _KEY = "agreement-"
 _AGREED, _INNER = "agreed", "inner"
 MOST_SEEN = 10_000
+# How many answers to one call are free of the limits on calls.
+MAX_FREE_ANSWERS = 16
+_ANSWERS = tuple(METHODS[method].result for method in (_ELICIT, "sampling/createMessage", "roots/list"))
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -62,15 +65,19 @@ class Consents:
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def goes_on(self, call: Call) -> bool:
-        """Whether a call goes on with one that came before: it has a state of ours, of whatever kind, and has it for
-        the first time."""
+        """Return whether a call continues one that was counted: it brings a state of ours, of whatever kind, for the
+        first time, and with it a valid answer to a question that the state was issued with.
+
+        Without an answer the body would run again, for nothing but the next state. A body that asks again and again is
+        counted again after MAX_FREE_ANSWERS answers, since each of them runs it from its start.
+        """
         params = call.typed()
         for bound in _bindings(call, params):
             try:
                 state = self._seal.open(params.request_state, bound)
             except InvalidParams:
                 continue
-            if state.id in self._seen:
+            if state.id in self._seen or not _is_answered(state, params.input_responses):
                 return False
             self._seen[state.id] = None
             if len(self._seen) > MOST_SEEN:
@@ -132,6 +139,25 @@ class Consents:
         steps = {_AGREED: Raw(b"true"), _INNER: Raw(encode(inner))}
         sealed = self._seal.close(_binding(call, call.typed()), {}, steps, list(asked.input_requests or {}))
         return replace(asked, request_state=kept_as(inner, sealed))
+
+
+def _is_answered(state: State, responses: Raw) -> bool:
+    """Return whether one of the questions of a state has a valid answer that was not given before."""
+    if responses is NOTHING or len(state.answers) >= MAX_FREE_ANSWERS:
+        return False
+    given = _answers(responses)
+    return any(key in given and key not in state.answers and _is_valid(given[key]) for key in state.asked)
+
+
+def _is_valid(answer: Raw) -> bool:
+    """Return whether a client could have answered a question with this. The state does not say which kind it was."""
+    for kind in _ANSWERS:
+        try:
+            msgspec.json.decode(answer, type=kind)
+        except msgspec.DecodeError:
+            continue
+        return True
+    return False
 
 
 def _form(call: Call, text: str) -> ElicitFormParams:

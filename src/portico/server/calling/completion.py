@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -40,6 +40,16 @@ class Completer:
             if isawaitable(found):
                 found = await found
         return result(found)
+
+
+class CallerCompleter(Completer):
+    """Completes with `fn(typed, call)`: for completions that depend on who asks."""
+
+    def __init__(self, fn: Callable[[str, Call], Awaitable[Any]]) -> None:
+        self._complete = fn
+
+    async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
+        return result(await self._complete(params.argument.value, call))
 
 
 class CompleterOfAll(Completer):

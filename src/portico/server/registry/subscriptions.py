@@ -45,6 +45,8 @@ class Subscriber(Struct, eq=False):
     facet: Facet | None = None
     # Whether it may be told of a resource; None: of all.
     sees: Callable[[str], bool] | None = None
+    # The call that it listens with.
+    call: Call | None = None
 
     def tell(self, method: str, params: Any) -> None:
         try:
@@ -135,6 +137,14 @@ def _discard(index: dict[str, set[Subscriber]], key: str, subscriber: Subscriber
         del index[key]
 
 
+# The method, the URI of a resource, and a predicate that says who may hear of it.
+_Change = tuple[str, str | None, Callable[[Call], bool] | None]
+
+
+def _admitted(subscriber: Subscriber, admits: Callable[[Call], bool] | None) -> bool:
+    return admits is None or (subscriber.call is not None and admits(subscriber.call))
+
+
 class Subscriptions:
     """The listeners of one server, and the changes they have not been told of yet."""
 
@@ -142,7 +152,7 @@ class Subscriptions:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
         # What has changed, and for whom: None is for all.
-        self._waiting: dict[tuple[str, str | None], Facets | None] = {}
+        self._waiting: dict[_Change, Facets | None] = {}
         # Tells other processes that serve the same clients.
         self.spread: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,7 +178,9 @@ class Subscriptions:
         ):
             raise InternalError("Refused: too many subscriptions")
         self._loop = asyncio.get_running_loop()
-        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, facet=call.facet, sees=sees)
+        subscriber = Subscriber(
+            call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, facet=call.facet, sees=sees, call=call
+        )
         call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
         self._listeners.add(subscriber)
         self._index.add(subscriber)
@@ -187,14 +199,21 @@ class Subscriptions:
             ended()
         return EmptyResult(meta=Raw(jsonrpc.encode(subscriber.tag)))
 
-    def publish(self, method: str, uri: str | None = None, facets: Facets | None = None) -> None:
+    def publish(
+        self,
+        method: str,
+        uri: str | None = None,
+        facets: Facets | None = None,
+        admits: Callable[[Call], bool] | None = None,
+    ) -> None:
         """Tell every listener that wants it of a change, once for all changes made in one go. From any thread.
 
-        With `facets`, only those who listen to one of these parts of the server.
+        With `facets`, only those who listen to one of these parts of the server; with `admits`, only those whose call
+        it returns True for.
         """
         if self._loop is None or not self._listeners:
             return
-        self._loop.call_soon_threadsafe(self._gather, method, uri, facets)
+        self._loop.call_soon_threadsafe(self._gather, (method, uri, admits), facets)
 
     def publish_everywhere(self, method: str, uri: str | None = None) -> None:
         """The same for the listeners of other processes too, where this one is one of several."""
@@ -202,20 +221,20 @@ class Subscriptions:
         if self.spread is not None:
             self.spread(method, uri)
 
-    def _gather(self, method: str, uri: str | None, facets: Facets | None) -> None:
+    def _gather(self, change: _Change, facets: Facets | None) -> None:
         if not self._waiting and self._loop is not None:
             self._loop.call_soon(self._flush)
-        before = self._waiting.get((method, uri), frozenset())
-        self._waiting[method, uri] = None if before is None or facets is None else before | facets
+        before = self._waiting.get(change, frozenset())
+        self._waiting[change] = None if before is None or facets is None else before | facets
 
     def _flush(self) -> None:
         changes, self._waiting = sorted(self._waiting.items(), key=str), {}
         self._tell_some(
             [
                 (subscriber, method, uri)
-                for (method, uri), facets in changes
+                for (method, uri, admits), facets in changes
                 for subscriber in self._index.find(method, uri)
-                if facets is None or subscriber.facet in facets
+                if (facets is None or subscriber.facet in facets) and _admitted(subscriber, admits)
             ]
         )
 

@@ -33,6 +33,8 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 # How long runs that never ended, and outputs, are kept; and for how long a killed one is gone on with by itself.
 KEPT_SECONDS = 24 * 3600.0
 RESUMED_SECONDS = 3600.0
+# How long a run waits for its client to come back: longer than a `requestState` is valid.
+PAUSED_SECONDS = 3600.0
 # Of all outcomes in one journal.
 LONGEST_JOURNAL = 32 * 2**20
 # Of the journals of runs that wait for an answer: those of one caller, and all. Each counts as so many bytes at least,
@@ -377,6 +379,8 @@ def _forget(tx: Transaction, id: str) -> None:
 
 def _forget_old(tx: Transaction) -> None:
     tx.run("delete from portico_run where updated_at < ?", (time.time() - KEPT_SECONDS,))
+    # The client never came back with an answer. What it would come back with has expired long before.
+    tx.run("delete from portico_run where status = 'paused' and updated_at < ?", (time.time() - PAUSED_SECONDS,))
     tx.run("delete from portico_run_output where made_at < ?", (time.time() - KEPT_SECONDS,))
 
 

@@ -31,6 +31,8 @@ from portico.services.live.workers import PythonWorker, WorkerEnded, WorkerReply
 
 # The worker's own clock: ours is the one that counts, because it stands still while a person is asked.
 A_DAY = 24 * 3600.0
+# How long a run waits in total for the answers of a person. Its process is there meanwhile.
+MAX_ASKING_SECONDS = 300.0
 # After so long a run becomes a task.
 DETACH_SECONDS = 2.0
 # Beyond its ceiling every call is refused; beyond so many times that, the script is ended.
@@ -85,6 +87,9 @@ class ScriptRun:
         self._deadline: asyncio.Timeout = asyncio.timeout(None)
         self._last = self.calls = self._waits = self._asking = 0
         self._left: float | None = None
+        # How much time is left for the answers of a person, and since when it passes.
+        self._asking_left = MAX_ASKING_SECONDS
+        self._asking_since = 0.0
         self._over = False
         # It may be gone on with, in another round or another process.
         self._cut_off = False
@@ -122,6 +127,8 @@ class ScriptRun:
             self._cut_off = True
             raise
         except TimeoutError:
+            if self._asking:
+                return RunEnd(ended=f"Its questions were not answered within {MAX_ASKING_SECONDS:g} s.")
             return RunEnd(ended=f"It did not end within {self._ceilings.seconds:g} s.")
         except WorkerEnded as end:
             await self._settle_writes()
@@ -142,18 +149,21 @@ class ScriptRun:
 
     @contextmanager
     def _untimed(self) -> Iterator[None]:
-        """While a person thinks, the run has time."""
-        when = self._deadline.when()
-        if when is not None:
-            self._left = when - self._loop.time()
+        """Stop the clock of the run while a person thinks; the time for all answers together is bounded as well."""
+        if not self._asking:
+            when, now = self._deadline.when(), self._loop.time()
+            self._left = None if when is None else when - now
+            self._asking_since = now
+            self._set_deadline(self._asking_left)
         self._asking += 1
-        self._set_deadline(None)
         try:
             yield
         finally:
             self._asking -= 1
-            if not self._asking and self._left is not None:
-                self._set_deadline(max(self._left, 0.1))
+            if not self._asking:
+                self._asking_left = max(self._asking_left - (self._loop.time() - self._asking_since), 0.1)
+                if self._left is not None:
+                    self._set_deadline(max(self._left, 0.1))
 
     def _go_on_as_task(self) -> None:
         """A run that takes long goes on as a task, where the client can deal with one."""

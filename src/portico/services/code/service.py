@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource
-from portico.extend import Call, Handler, ResourceNotFound, TextContent, explained, identity_of, to_json
+from portico.extend import Call, FairPlaces, Handler, ResourceNotFound, TextContent, explained, identity_of, to_json
 from portico.schema import did_you_mean, schema
 from portico.services.code import outputs, stubs
 from portico.services.code.consent import Consent, Writes
@@ -30,6 +30,9 @@ from portico.services.live.protocol import DEEPEST_JSON, is_too_deep
 
 LONGEST_CODE = 256 * 1024
 MOST_DESCRIBED = 50
+# Each run is a process with its own memory. The share of one caller leaves places for at least three others.
+MAX_RUNS, MAX_RUNS_PER_CALLER = 16, 4
+MAX_WAITING_RUNS, MAX_WAITING_RUNS_PER_CALLER, MAX_WAITING_SECONDS = 256, 32, 60.0
 # How long a run that was cut off is remembered: longer than a server takes to stop that cuts off what it runs.
 FORGET_SECONDS = 10.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -86,6 +89,13 @@ class Code(Service):
         self._server: Server | None = None
         # What forgets the runs that were cut off.
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._places = FairPlaces(
+            MAX_RUNS,
+            MAX_RUNS_PER_CALLER,
+            waiting=MAX_WAITING_RUNS_PER_CALLER,
+            waiting_total=MAX_WAITING_RUNS,
+            seconds=MAX_WAITING_SECONDS,
+        )
         # Another's tools are not ours, even if they come from one that is called so.
         own = (self.name,) if target is None else ()
         self.tables = CallerTables(lambda: self._server if self._target is None else self._target, own)
@@ -224,17 +234,18 @@ class Code(Service):
         part = [] if facet is None else [getattr(facet, "name", "")]
         journal = await self._journal(ctx, digest_of(code, data, *part))
         consent = Consent(ctx, journal, code, self._writes, self._ceilings.calls)
-        try:
-            worker = await self._jails.take()
-        except SandboxUnavailable as reason:
-            raise ToolError(f"Scripts cannot be run now: {reason}", kind="Unavailable", retryable=True) from None
-        run = ScriptRun(ctx, worker, tools, journal, self._ceilings, consent, self._target)
-        is_over = False
-        try:
-            end = await run.run(code, data)
-            is_over = True
-        finally:
-            await self._leave(ctx, journal, run, is_over=is_over)
+        async with self._places.hold(ctx.call):
+            try:
+                worker = await self._jails.take()
+            except SandboxUnavailable as reason:
+                raise ToolError(f"Scripts cannot be run now: {reason}", kind="Unavailable", retryable=True) from None
+            run = ScriptRun(ctx, worker, tools, journal, self._ceilings, consent, self._target)
+            is_over = False
+            try:
+                end = await run.run(code, data)
+                is_over = True
+            finally:
+                await self._leave(ctx, journal, run, is_over=is_over)
         return await self._result(ctx, end, run, journal), run
 
     async def _leave(self, ctx: Context, journal: Journal, run: ScriptRun, *, is_over: bool) -> None:

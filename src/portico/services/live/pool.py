@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from base64 import b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
@@ -253,19 +253,37 @@ class SessionPool:
     def _session(self, key: Key) -> LiveSession:
         session = self._sessions.get(key)
         if session is None:
-            _, name = key
+            owner, name = key
             check_name(name)
-            if len(self._sessions) >= self.most:
-                self._evict()
+            if self._held_by(owner) >= self._share(owner):
+                self._evict([key for key in self._sessions if key[0] == owner], self.idle, self._share(owner))
+            elif len(self._sessions) >= self.most:
+                self._make_room(owner)
             session = self._sessions[key] = LiveSession(name)
         return session
 
-    def _evict(self) -> None:
-        """Make room: the session that was not used for longest, if that is long."""
-        idle = [key for key, one in self._sessions.items() if not one.busy]
+    def _share(self, owner: str | None) -> int:
+        """How many sessions an owner may have. Where clients log in, none of them may take every one."""
+        return self.most if owner is None else max(1, self.most // 2)
+
+    def _held_by(self, owner: str | None) -> int:
+        return sum(whose == owner for whose, _ in self._sessions)
+
+    def _make_room(self, owner: str | None) -> None:
+        """Take a session from the owner who has most of them, if that is more than the newcomer then has."""
+        held = Counter(whose for whose, _ in self._sessions)
+        greedy, count = held.most_common(1)[0]
+        if count > held[owner] + 1:
+            self._evict([key for key in self._sessions if key[0] == greedy], 0.0, self.most)
+        else:
+            self._evict(list(self._sessions), self.idle, self.most)
+
+    def _evict(self, among: Sequence[Key], idle_seconds: float, most: int) -> None:
+        """Drop the session that was idle for longest, if for so many seconds. Raises InspectionError if none was."""
+        idle = [key for key in among if not self._sessions[key].busy]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
-        if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:
-            raise InspectionError(f"There are {self.most} sessions already: reset one that is not needed any more.")
+        if oldest is None or time.monotonic() - self._sessions[oldest].used < idle_seconds:
+            raise InspectionError(f"There are {most} sessions already: reset one that is not needed any more.")
         self._drop(oldest)
 
     def _drop(self, key: Key) -> None:

@@ -22,7 +22,13 @@ from portico.services.system.errors import Absent, Denied, InvalidArgument, Mach
 
 _DENIED = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))
 FOLDERS, SUFFIXES = frozenset(_DENIED["folders"]), tuple(_DENIED["suffixes"])
-NAMES, BEGINNINGS = frozenset(_DENIED["names"]), tuple(_DENIED["beginnings"])
+_DOCUMENTS = _DENIED["documents"]
+NAMES = frozenset(_DENIED["names"]) | {
+    name + suffix for name in _DOCUMENTS["names"] for suffix in _DOCUMENTS["suffixes"]
+}
+BEGINNINGS: tuple[str, ...] = tuple(_DENIED["beginnings"])
+BETWEEN: dict[str, str] = _DENIED["between"]
+_BETWEEN_STARTS = tuple(BETWEEN)
 NAMES_IN: dict[str, frozenset[str]] = {folder: frozenset(names) for folder, names in _DENIED["names_in"].items()}
 # A copy of a secret is one: `.env.bak`, `id_rsa~`, `.netrc.old.gz`, `.#credentials.json`, `.id_rsa.swp`.
 _COPY = re.compile(r"(?:\.(?:bak|backup|bkp|copy|old|orig|save|saved|sav|tmp|sw[a-p]|\d{1,10}|gz|bz2|xz|zst|zip)|~)+\Z")
@@ -45,6 +51,8 @@ def _is_secret(name: str, folder: str) -> bool:
         return True
     if name.startswith(BEGINNINGS):
         return not name.endswith(".pub")
+    if name.startswith(_BETWEEN_STARTS):
+        return any(name.startswith(start) and name.endswith(end) for start, end in BETWEEN.items())
     return folder in NAMES_IN and name in NAMES_IN[folder]
 
 

@@ -233,7 +233,13 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
 
 def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
-    if not filter.conditions and not filter.homes and filter.since is None and filter.until is None:
+    if (
+        not filter.conditions
+        and not filter.homes
+        and filter.owner is None
+        and filter.since is None
+        and filter.until is None
+    ):
         return "", {}
     return where(filter, CURRENT)
 
@@ -242,7 +248,8 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, in
     """Where a filter allows to look, None being everywhere; how many memories are there, where that is known; and what
     else it says."""
     phrases, values = narrowing.place_phrases(filter)
-    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
+    conditions = tuple(one for one in filter.conditions if one.key not in narrowing.PLACES)
+    rest = replace(filter, homes=(), owner=None, conditions=conditions)
     if not phrases:
         return None, None, rest
     wanted = " and ".join(phrases)

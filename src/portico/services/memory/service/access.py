@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from portico import Context
+from portico.extend import Call, identity_of
 from portico.services.memory.service.speaking import Body, Codes, speaking
-from portico.services.memory.store import statistics
+from portico.services.memory.store import ownership, statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
@@ -48,15 +49,46 @@ class Access:
         """A body that is offered under a name."""
         return speaking(body, name, self.prefix, self._codes, resource=resource)
 
-    async def memories(self, ctx: Context | None = None) -> Memories:
-        """As the project of a call sees them; without one, as this server's own folder does."""
-        memories = await self._service.store()
-        return memories if ctx is None else memories.of(await self._projects.of(ctx))
+    async def memories(self, ctx: Context, *, any_project: bool = False) -> Memories:
+        """Return the memories as the caller and the project of a call see them. With `any_project` the call is about no
+        project, and the client is not asked for its roots."""
+        return await self._seen(await self._service.store(), ctx, any_project)
 
-    async def writable(self, ctx: Context | None = None) -> Memories:
-        memories = await self._service.writable_store()
-        return memories if ctx is None else memories.of(await self._projects.of(ctx))
+    async def writable(self, ctx: Context, *, any_project: bool = False) -> Memories:
+        """The same, or raise the refusal of a read-only service."""
+        return await self._seen(await self._service.writable_store(), ctx, any_project)
 
-    async def complete_topic(self, typed: str) -> list[str]:
-        memories = await self.memories()
-        return list(await memories.read(lambda tx: statistics.topics(tx, 50, typed.casefold())))
+    async def _seen(self, memories: Memories, ctx: Context, any_project: bool) -> Memories:
+        memories = memories.owned_by(self.owner_of(ctx.call))
+        return memories if any_project else memories.of(await self._projects.of(ctx))
+
+    async def memories_for(self, call: Call) -> Memories:
+        """Return the memories as the sender of a call sees them, where there is no Context."""
+        return (await self._service.store()).owned_by(self.owner_of(call))
+
+    def owner_of(self, call: Call) -> str:
+        """Return whose memories of the user domain the sender of a call has.
+
+        A principal has its own. A client without a token is the owner of the machine, unless the server has clients
+        with tokens too.
+        """
+        identity = identity_of(call.principal)
+        if identity is not None:
+            return ownership.owner_key(identity)
+        if call.anonymous and any(one.auth is not None and one.auth.anonymous for one in self._service.servers):
+            return ownership.ANONYMOUS_OWNER
+        return ownership.LOCAL_OWNER
+
+    async def complete_topic(self, typed: str, call: Call) -> list[str]:
+        memories = await self.memories_for(call)
+        return list(await memories.read(lambda tx: statistics.topics(tx, 50, typed.casefold(), owner=memories.owner)))
+
+
+class OwnerOnly(Struct, frozen=True):
+    """Admits the subscribers that have this owner's memories in their user domain."""
+
+    access: Access
+    owner: str
+
+    def __call__(self, call: Call) -> bool:
+        return self.access.owner_of(call) == self.owner

@@ -7,7 +7,7 @@ from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from portico import Context, Server, UsageError
-from portico.extend import Prompt, Resource
+from portico.extend import CallerCompleter, Completes, Prompt, Resource
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates
 from portico.services.memory.store.memories import Memories
@@ -30,17 +30,18 @@ class ServerListings:
         """Bring the servers' lists up to date."""
         if not self._listed:
             return
-        saved = await memories.read(lambda tx: templates.visible(tx, memories.homes))
-        filled = await memories.read(statistics.places)
+        saved = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
+        filled = await memories.read(lambda tx: statistics.places(tx, memories.owner))
         for server in self._listed:
-            self._list_prompts(server, {one.name: one for one in saved})
+            self._list_prompts(server, {one.name: one for one in saved if _is_listed(server, one.domain)})
         for domain, namespace in filled:
             self.add_namespace(domain, namespace)
 
     def add_namespace(self, domain: str, namespace: str) -> None:
         """A namespace that has something in it is listed. The template reads it just the same."""
         for server in self._listed:
-            self._list_namespace(server, domain, namespace)
+            if _is_listed(server, domain):
+                self._list_namespace(server, domain, namespace)
 
     def _list_namespace(self, server: Server, domain: str, namespace: str) -> None:
         uri = f"{self._access.prefix}://{domain}/{namespace}"
@@ -78,7 +79,7 @@ class ServerListings:
             server.add(self._live(template))
             # A choice of words completes itself.
             for variable in (one for one, about in template.variables.items() if not about.choices):
-                server.completion(name, variable)(self._access.complete_topic)
+                server.add_components([Completes(name, variable, CallerCompleter(self._access.complete_topic))])
             listed[name] = template
 
     def is_taken(self, name: str) -> bool:
@@ -105,3 +106,9 @@ class ServerListings:
         found = Prompt(fill, name=template.name, description=said)
         found.owner = "memory"
         return found
+
+
+def _is_listed(server: Server, domain: str) -> bool:
+    """Return whether a domain is part of the lists, which are the same for all callers: where clients log in, those of
+    the user domain differ. Its memories and prompts are still read by their URIs, and by the tools."""
+    return domain != "user" or server.auth is None

@@ -55,7 +55,8 @@ class OverviewTools:
 
     async def namespaces(self, ctx: Context) -> results.Namespaces:
         """The namespaces: what each is for, and how many memories it has."""
-        counts = await (await self._access.memories(ctx)).read(statistics.by_namespace)
+        memories = await self._access.memories(ctx)
+        counts = await memories.read(lambda tx: statistics.by_namespace(tx, memories.owner))
         return results.Namespaces(
             namespaces=[
                 results.NamespaceCount(
@@ -108,7 +109,7 @@ class OverviewTools:
     ) -> Beginning:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
         memories = await self._access.memories(ctx)
-        counts = await memories.read(statistics.by_namespace)
+        counts = await memories.read(lambda tx: statistics.by_namespace(tx, memories.owner))
         found: list[results.FoundMemory] = []
         if include_recall:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
@@ -128,7 +129,7 @@ class OverviewTools:
 
 async def status_of(access: Access, ctx: Context) -> results.Standing:
     memories = await access.memories(ctx)
-    counts = await memories.read(statistics.counts)
+    counts = await memories.read(lambda tx: statistics.counts(tx, memories.owner))
     return copied(
         counts,
         results.Standing,
@@ -147,7 +148,7 @@ async def status_of(access: Access, ctx: Context) -> results.Standing:
 async def summary_of(access: Access, id: str, ctx: Context) -> Summary:
     memories = await access.memories(ctx)
     record = await memories.get(id)
-    sources = await memories.read(lambda tx: consolidation.sources(tx, record))
+    sources = await memories.read(lambda tx: consolidation.sources(tx, record, memories.owner))
     return Summary(
         memory=results.whole(record, access.prefix),
         sources=[results.found(one, access.prefix, "medium") for one in sources],

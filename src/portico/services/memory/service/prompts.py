@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from portico import Context
 from portico._lazy import LazyModule
-from portico.extend import Completer, Completes, Component, LatePrompt
+from portico.extend import CallerCompleter, Completer, Completes, Component, LatePrompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.models import ModelLadder
@@ -66,7 +66,7 @@ class MemoryPrompts:
         for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
             yield Completes(name, argument, Completer(among(NAMESPACES)))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
-            yield Completes(name, argument, Completer(self._access.complete_topic))
+            yield Completes(name, argument, CallerCompleter(self._access.complete_topic))
 
     def _prompt(self, body: Body, name: str) -> LatePrompt:
         return LatePrompt(lambda: self._access.speaking(body, f"the prompt {name}"), name=name)
@@ -181,7 +181,7 @@ class MemoryPrompts:
     ) -> str:
         """Better searches"""
         memories = await self._access.memories(ctx)
-        topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30)))
+        topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30, owner=memories.owner)))
         scope = f" in {known_namespace(namespace)}" if namespace else ""
         return self._text("query_suggest", query=query, scope=scope, topics=topics or "(none)")
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico import Context
 from portico._lazy import LazyModule
-from portico.extend import Completer, Completes, Component, LateResource
+from portico.extend import Call, CallerCompleter, Completer, Completes, Component, LateResource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory, NoSuchPrompt
 from portico.services.memory.service import prompts, results
@@ -84,7 +85,7 @@ class MemoryResources:
         yield self._resource(self._namespace_table, f"{at}namespaces", name="Namespaces")
         yield self._resource(self._topics, f"{at}topics", name="Topics")
         yield self._resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic")
-        yield Completes(f"{at}topics/{{topic}}", "topic", Completer(self._access.complete_topic))
+        yield Completes(f"{at}topics/{{topic}}", "topic", CallerCompleter(self._access.complete_topic))
         yield self._resource(self.listed, f"{at}{{domain}}/{{namespace}}", name="A namespace")
         yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(among((*DOMAINS, "_"))))
         yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(among((*NAMESPACES, "_"))))
@@ -102,9 +103,9 @@ class MemoryResources:
             self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON
         )
         yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(among((*DOMAINS, "_"))))
-        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", Completer(self._complete_saved))
+        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", CallerCompleter(self._complete_saved))
         yield self._resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity")
-        yield Completes(f"{at}graph/{{entity}}", "entity", Completer(self._complete_entity))
+        yield Completes(f"{at}graph/{{entity}}", "entity", CallerCompleter(self._complete_entity))
 
     def _resource(
         self, body: Body, uri: str, name: str, *, mime_type: str = JSON, description: str | None = None
@@ -142,7 +143,7 @@ class MemoryResources:
 
     async def _listing(self, ctx: Context, wanted: MemoryFilter) -> Listing:
         memories, now = await self._access.memories(ctx), moments.now()
-        wanted = wanted.within(memories.homes)
+        wanted = memories.seen(wanted)
         count = await memories.read(lambda tx: selection.count(tx, wanted, at=now, most=MOST_COUNTED))
         found = await memories.read(lambda tx: selection.matching(tx, wanted, limit=MOST_LISTED, at=now))
         return Listing(count, [self._line(one) for one in found], at_least=count == MOST_COUNTED)
@@ -161,7 +162,9 @@ class MemoryResources:
     async def _by_id(self, ctx: Context, id: str) -> results.Whole:
         """One memory with all of its content"""
         try:
-            return results.whole(await (await self._access.memories()).get(id), self._access.prefix)
+            return results.whole(
+                await (await self._access.memories(ctx, any_project=True)).get(id), self._access.prefix
+            )
         except InvalidInput:
             raise NoSuchMemory(id) from None
 
@@ -169,13 +172,14 @@ class MemoryResources:
         """The memories that a search finds, best first"""
         self._watch(f"search/{quote(query, safe='')}")
         memories = await self._access.memories(ctx)
-        page = await memories.recall(query, MemoryFilter().within(memories.homes), limit=10)
+        page = await memories.recall(query, memories.seen(MemoryFilter()), limit=10)
         shown = [results.recalled(hit, self._access.prefix, "medium") for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
     async def _topics(self, ctx: Context) -> dict[str, int]:
         """The tags that memories have, the most frequent first"""
-        return await (await self._access.memories()).read(lambda tx: statistics.topics(tx, MOST_LISTED))
+        memories = await self._access.memories(ctx, any_project=True)
+        return await memories.read(lambda tx: statistics.topics(tx, MOST_LISTED, owner=memories.owner))
 
     async def _of_topic(self, ctx: Context, topic: str) -> Listing:
         """The memories with a tag"""
@@ -218,25 +222,29 @@ class MemoryResources:
         uri = f"{self._access.prefix}://{one.domain}/_prompts/{one.name}"
         return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
 
-    async def _templates(self, ctx: Context | None = None) -> list[SavedPrompt]:
+    async def _templates(self, ctx: Context) -> list[SavedPrompt]:
         memories = await self._access.memories(ctx)
-        return await memories.read(lambda tx: templates.visible(tx, memories.homes))
+        found = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
+        # Of the user domain the project holds the key of the owner, which clients do not need.
+        return [one if one.domain == "project" else replace(one, project="") for one in found]
 
     async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:
         """What memories say about a person, a technology or a file, and what is mentioned together with it"""
         self._watch(f"graph/{quote(entity, safe='')}")
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx, any_project=True)
         try:
-            return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED))
+            return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED, owner=memories.owner))
         except InvalidInput:
             return None
 
-    async def _complete_saved(self, typed: str) -> list[str]:
-        return [one.name for one in await self._templates() if one.name.startswith(typed)]
+    async def _complete_saved(self, typed: str, call: Call) -> list[str]:
+        memories = await self._access.memories_for(call)
+        found = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
+        return [one.name for one in found if one.name.startswith(typed)]
 
-    async def _complete_entity(self, typed: str) -> list[str]:
-        memories = await self._access.memories()
-        found = await memories.read(lambda tx: graph.entities(tx, None, 1000))
+    async def _complete_entity(self, typed: str, call: Call) -> list[str]:
+        memories = await self._access.memories_for(call)
+        found = await memories.read(lambda tx: graph.entities(tx, None, 1000, owner=memories.owner))
         return [one.name for one in found if one.name.casefold().startswith(typed.casefold())][:MOST_LISTED]
 
     async def _namespace_table(self, ctx: Context) -> dict[str, str]:

@@ -184,7 +184,12 @@ def urn(record: Record, scheme: str) -> str:
 
 
 def whole(record: Record, scheme: str, notes: Sequence[str] = ()) -> Whole:
-    return copied(record, Whole, moments.written, urn=urn(record, scheme), notes=list(notes))
+    return copied(_outward(record), Whole, moments.written, urn=urn(record, scheme), notes=list(notes))
+
+
+def _outward(record: Record) -> Record:
+    """The record without the key of its owner, which the project of the user domain holds."""
+    return record if record.domain == "project" or record.project is None else replace(record, project=None)
 
 
 def captured(taken: capturing.Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
@@ -214,7 +219,7 @@ def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     content = record.content if room is None else texts.preview(record.content, room)
     hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
     return copied(
-        record,
+        _outward(record),
         FoundMemory,
         moments.written,
         urn=urn(record, scheme),

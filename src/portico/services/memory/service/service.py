@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from portico import Server, UsageError
 from portico._lazy import LazyModule
-from portico.extend import Component, Event, LateTool, StoreError, explained
+from portico.extend import Call, Component, Event, LateTool, StoreError, explained
 from portico.services.memory.errors import InvalidInput, MemoryRefusal
 from portico.services.memory.search import model
-from portico.services.memory.service.access import Access
+from portico.services.memory.service.access import Access, OwnerOnly
 from portico.services.memory.service.listings import ServerListings
 from portico.services.memory.service.models import ModelLadder, Provider
 from portico.services.memory.service.prompts import MemoryPrompts
@@ -154,18 +154,21 @@ class Memory(StoredService[Memories]):
 
     async def _changed(self, store: Memories, event: Event) -> None:
         if event.topic == records.TOPIC and event.payload:
-            domain, namespace, id = event.payload.split("/", 2)
+            domain, namespace, id, owner = f"{event.payload}/".split("/")[:4]
             # A listener to what stands above a URI is told too, so this is enough for whole namespaces and domains.
-            places = [event.payload, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
-            self._tell_of([*places, *self._watched])
-            self._listings.add_namespace(domain, namespace)
+            place = f"{domain}/{namespace}/{id}"
+            places = [place, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
+            # A change in the user domain is its owner's business alone.
+            self._tell_of([*places, *self._watched], OwnerOnly(self._access, owner) if domain == "user" else None)
+            if not owner:
+                self._listings.add_namespace(domain, namespace)
         else:
             self._tell_of(["_prompts", *(f"{domain}/_prompts/{event.payload}" for domain in DOMAINS)])
             await self._listings.refresh(store)
 
-    def _tell_of(self, places: list[str]) -> None:
+    def _tell_of(self, places: list[str], admits: Callable[[Call], bool] | None = None) -> None:
         """Subscribers by another scheme are told by that scheme."""
-        self._tell(f"{scheme}://{place}" for scheme in (self._prefix, *self.schemes) for place in places)
+        self._tell((f"{scheme}://{place}" for scheme in (self._prefix, *self.schemes) for place in places), admits)
 
     def _watch(self, place: str) -> None:
         """This was read, and its reader may want to know when it changes. The oldest are forgotten."""

@@ -42,7 +42,11 @@ class SharingTools:
     ) -> Groups:
         """Groups of people who share this memory. What a group's members have said is found with the filter author: and
         their names."""
-        memories = await (self._access.memories() if action in ("list", "get") else self._access.writable())
+        memories = await (
+            self._access.memories(ctx, any_project=True)
+            if action in ("list", "get")
+            else self._access.writable(ctx, any_project=True)
+        )
         await tables.prepare(memories)
         if action == "list":
             found = await memories.read(groups.listed)

@@ -162,7 +162,9 @@ class MemoryTools:
 
     async def get(self, ctx: Context, memory_id: Id) -> results.Whole:
         """One memory with all of its content and everything known about it."""
-        return results.whole(await (await self._access.memories()).get(memory_id), self._access.prefix)
+        return results.whole(
+            await (await self._access.memories(ctx, any_project=True)).get(memory_id), self._access.prefix
+        )
 
     async def update(
         self,
@@ -177,7 +179,7 @@ class MemoryTools:
         reason: Annotated[str, "Why, for its history"] = "",
     ) -> results.Whole:
         """Change a memory. What it said before stays in its history."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx, any_project=True)
         passed = await self._access.guard.check(
             inputs.bounded(content or ""), inputs.bounded_label(reason, "reason"), *inputs.bounded_tags(tags or ())
         )
@@ -205,7 +207,7 @@ class MemoryTools:
         reason: Annotated[str, "Why, for its history"] = "",
     ) -> results.DeletedMemory:
         """Delete a memory: softly, or for good."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx, any_project=True)
         (kept_reason,) = (await self._access.guard.check(inputs.bounded_label(reason, "reason"))).texts
         gone = await memories.delete(
             memory_id,
@@ -220,7 +222,7 @@ class MemoryTools:
 
     async def restore(self, ctx: Context, memory_id: Id) -> results.Whole:
         """Bring back a memory that was deleted, archived, superseded or merged into another."""
-        back = await (await self._access.writable()).restore(memory_id, who=requester(ctx))
+        back = await (await self._access.writable(ctx, any_project=True)).restore(memory_id, who=requester(ctx))
         self._access.tell("restored", back)
         return results.whole(back, self._access.prefix)
 
@@ -231,7 +233,7 @@ class MemoryTools:
         limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS, description="At most so many changes")] = 20,
     ) -> results.MemoryHistory:
         """What a memory said before, and who changed it when; the newest change first."""
-        return results.past(*await (await self._access.memories()).history(memory_id, limit))
+        return results.past(*await (await self._access.memories(ctx, any_project=True)).history(memory_id, limit))
 
     async def delete_all(
         self,

@@ -293,14 +293,14 @@ class UpkeepTools:
         """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
         if action == "list":
             memories = await self._access.memories(ctx)
-            found = await memories.read(lambda tx: templates.visible(tx, memories.homes))
+            found = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
             return Prompts(prompts=[copied(one, Saved, moments.written) for one in found])
         if name is None:
             raise InvalidInput(f"The action {action} needs the name of a prompt.")
         if action == "save":
             return await self._save_prompt(ctx, name, content, description, variables_def or {}, domain)
         memories = await (self._access.writable(ctx) if action == "delete" else self._access.memories(ctx))
-        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.homes))
+        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.homes, memories.owner))
         if action in ("run", "render"):
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
@@ -332,6 +332,7 @@ class UpkeepTools:
             description=about,
             variables=variables,
             now=moments.now(),
+            owner=memories.owner,
         )
         saved = await memories.write(lambda tx: templates.save(tx, template))
         return Prompts(prompts=[copied(saved, Saved, moments.written)], note=f"It can be used as the prompt {name}.")
@@ -352,17 +353,19 @@ class UpkeepTools:
         """Who and what memories speak of, and how it hangs together. The filter entity: finds the memories."""
         memories = await self._access.memories(ctx)
         if operation == "entities":
-            return Drawn(nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit)), edges=[])
+            return Drawn(
+                nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit, owner=memories.owner)), edges=[]
+            )
         if entity is None or (operation == "path" and to_entity is None):
             raise InvalidInput(
                 f"The operation {operation} needs entity{' and to_entity' if operation == 'path' else ''}."
             )
         start, end = entity, to_entity or ""
         if operation == "path":
-            found = await memories.read(lambda tx: graphs.path(tx, start, end))
+            found = await memories.read(lambda tx: graphs.path(tx, start, end, owner=memories.owner))
             note = None if found.nodes else "There is no way from one to the other."
             return Drawn(nodes=found.nodes, edges=found.edges, note=note)
-        found = await memories.read(lambda tx: graphs.neighbours(tx, start, depth, limit))
+        found = await memories.read(lambda tx: graphs.neighbours(tx, start, depth, limit, owner=memories.owner))
         picture = graphs.drawn(found, format) if operation == "visualize" else None
         return Drawn(nodes=found.nodes, edges=found.edges, picture=picture)
 

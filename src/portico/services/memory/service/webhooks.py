@@ -159,7 +159,13 @@ class Webhooks:
         if not wanting:
             return
         urn = f"{prefix}://{one.domain}/{one.namespace}/{one.id}"
-        about = {"id": one.id, "urn": urn, "namespace": one.namespace, "project": one.project, "tags": one.tags}
+        about = {
+            "id": one.id,
+            "urn": urn,
+            "namespace": one.namespace,
+            "project": one.project if one.domain == "project" else None,
+            "tags": one.tags,
+        }
         id, body = _message(change, memory=about)
         for hook in wanting:
             hook.put(id, body)

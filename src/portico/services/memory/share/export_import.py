@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated
@@ -19,6 +20,7 @@ from portico.services.memory.store import changes, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import LOT, Memories
 from portico.services.memory.store.namespaces import STATUSES
+from portico.services.memory.store.ownership import is_visible
 from portico.services.memory.store.records import Listed, Record
 
 Screen = Callable[[str], tuple[str, list[str]]]
@@ -70,15 +72,15 @@ async def bring(
     cancelled, what `done` was told of is here, and the same import goes on from there."""
     now = moments.now()
     # As many as it holds have to be read and looked through; others are served meanwhile.
-    read, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
+    read, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project, memories.owner)
     fine = _newest(read)
     totals = [0, 0, len(read) - len(fine)]
     for at in range(0, len(fine), LOT):
         some = fine[at : at + LOT]
         if dry_run:
-            counts = await memories.read(lambda tx, some=some: _compared(tx, some))  # type: ignore[misc]
+            counts = await memories.read(lambda tx, some=some: _compared(tx, some, memories.owner))  # type: ignore[misc]
         else:
-            counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
+            counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who, memories.owner))  # type: ignore[misc]
         totals = [one + other for one, other in zip(totals, counts, strict=True)]
         done(sum(totals), len(read))
     if not dry_run:
@@ -92,7 +94,9 @@ async def bring(
     )
 
 
-def _read(text: str, format: Format, screen: Screen, now: int, project: str | None) -> tuple[list[Record], list[str]]:
+def _read(
+    text: str, format: Format, screen: Screen, now: int, project: str | None, owner: str
+) -> tuple[list[Record], list[str]]:
     fine: list[Record] = []
     problems: list[str] = []
     # Authors, threads and tags are said again and again.
@@ -101,7 +105,7 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
         try:
             if isinstance(given, str):
                 raise InvalidInput(given)
-            fine.append(portable.unpacked(screened(given, screen, screen_label), now, project=project))
+            fine.append(portable.unpacked(screened(given, screen, screen_label), now, project=project, owner=owner))
         except (InvalidInput, Blocked) as trouble:
             named = "" if isinstance(given, str) else f"{given.id[:16] or f'memory {number}'}: "
             problems.append(f"{named}{trouble}"[:300])
@@ -131,15 +135,33 @@ def screened(given: Portable, screen: Screen, screen_label: Screen) -> Portable:
     return replace(given, content=screen(given.content)[0], tags=tags, **kept)
 
 
-def _compared(tx: Transaction, some: list[Record]) -> tuple[int, int, int]:
+def _known(tx: Transaction, some: list[Record], owner: str) -> tuple[list[Record], dict[str, Record]]:
+    """Return the imported memories and those that are stored under their ids.
+
+    An id that belongs to another owner's memory must look unused, and cannot be used twice: the imported memory gets
+    one that is made of it, the same for each import by this owner.
+    """
     known = records.fetch(tx, [one.id for one in some])
+    hidden = {id for id, one in known.items() if not is_visible(one, owner)}
+    if not hidden:
+        return some, known
+    some = [replace(one, id=_other_id(one.id, owner)) if one.id in hidden else one for one in some]
+    return some, records.fetch(tx, [one.id for one in some])
+
+
+def _other_id(id: str, owner: str) -> str:
+    return hashlib.sha256(f"{owner} {id}".encode()).hexdigest()[:16]
+
+
+def _compared(tx: Transaction, some: list[Record], owner: str) -> tuple[int, int, int]:
+    some, known = _known(tx, some, owner)
     added = sum(one.id not in known for one in some)
     updated = sum(one.id in known and _is_newer(one, known[one.id]) for one in some)
     return added, updated, len(some) - added - updated
 
 
-def _merged(tx: Transaction, some: list[Record], now: int, who: str) -> tuple[int, int, int]:
-    known = records.fetch(tx, [one.id for one in some])
+def _merged(tx: Transaction, some: list[Record], now: int, who: str, owner: str) -> tuple[int, int, int]:
+    some, known = _known(tx, some, owner)
     fresh = {one.id: one for one in some if one.id not in known}
     tx.run("delete from memory_gone where memory in :ids", {"ids": list(fresh)})
     changes.insert(tx, list(fresh.values()))

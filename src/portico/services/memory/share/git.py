@@ -27,7 +27,8 @@ from portico.services.memory.errors import SyncFailed
 GIT_SECONDS = 120.0
 # A memory has at most 200,000 characters, and a head. All that are read at once have to fit into our memory.
 LONGEST_FILE = 1_000_000
-MOST_BYTES = 200_000_000
+# What is read is screened, which takes about a second for each million: the rest is left for the next sync.
+MAX_READ_BYTES = 16_000_000
 LONGEST_LIST = 30_000_000
 MOST_PROBLEMS = 50
 MOST_TRIES = 5
@@ -237,7 +238,7 @@ class Git:
 
     def contents(self, blobs: Iterable[Blob]) -> dict[str, str]:
         """Those of these files that are there, as many as can be held."""
-        room, shas = MOST_BYTES, []
+        room, shas = MAX_READ_BYTES, []
         for sha, size in blobs:
             if size <= room:
                 room -= size

@@ -18,6 +18,7 @@ from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store import inputs, records
 from portico.services.memory.store.capture import author_kind, new_id
 from portico.services.memory.store.namespaces import STATUSES, checked_domain, checked_namespace
+from portico.services.memory.store.ownership import home_of
 from portico.services.memory.store.records import Record
 
 Format = Literal["jsonl", "markdown"]
@@ -57,10 +58,12 @@ def packed(record: Record) -> Portable:
     said: dict[str, Any] = msgspec.structs.asdict(record)
     for name in ("at", "created_at", "updated_at", "expires_at", "deleted_at"):
         said[name] = None if said[name] is None else moments.written(said[name])
+    # Whose memory it is in the user domain is not part of it: the importing caller becomes its owner.
+    said["project"] = record.project if record.domain == "project" else None
     return Portable(**{name: said[name] for name in Portable.__struct_fields__})
 
 
-def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
+def unpacked(given: Portable, now: int, *, project: str | None, owner: str = "") -> Record:
     """Raises InvalidInput for what cannot be a memory."""
     content = inputs.content(given.content)
     domain = checked_domain(given.domain)
@@ -77,7 +80,7 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
         **inputs.labels(given),
         author_kind=author_kind(given.author),
         place=given.place if given.place is not None and 0 <= given.place < 2**63 else None,
-        project=(inputs.project(given.project) or project) if domain == "project" else None,
+        project=home_of(domain, (inputs.project(given.project) or project) if domain == "project" else None, owner),
         status=given.status,
         version=given.version,
         at=_moment(given.at, created, now),

@@ -50,6 +50,7 @@ from portico.services.memory.share.sides import (
 )
 from portico.services.memory.store import changes, records
 from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.ownership import is_visible
 from portico.services.memory.store.records import Record
 
 Direction = Literal["push", "fetch", "full"]
@@ -117,7 +118,8 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     now = moments.now()
 
     def write(tx: Transaction) -> list[str]:
-        return changes.take_back(tx, records.events(tx, _reason(run)), now, who=who)
+        events = [one for one in records.events(tx, _reason(run)) if is_visible(one.was, memories.owner)]
+        return changes.take_back(tx, events, now, who=who)
 
     back = await memories.write(write)
     if not back:

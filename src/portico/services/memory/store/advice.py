@@ -189,7 +189,7 @@ async def enrich(
 
 
 async def _near(memories: Memories, record: Record) -> list[Record]:
-    wanted = MemoryFilter().within(memories.homes)
+    wanted = memories.seen(MemoryFilter())
     page = await memories.recall(record.content[:LONGEST_QUESTION], wanted, limit=NEAR + 1)
     return [hit.record for hit in page.hits if hit.record.id != record.id and not hit.weak][:NEAR]
 

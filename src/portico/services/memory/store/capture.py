@@ -17,6 +17,7 @@ from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness, recall
 from portico.services.memory.store import changes, inputs, records
 from portico.services.memory.store.namespaces import checked_domain, checked_namespace
+from portico.services.memory.store.ownership import home_of
 from portico.services.memory.store.records import Record
 
 OnDuplicate = Literal["skip", "merge", "supersede", "error", "keep"]
@@ -41,6 +42,8 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
     author_kind: str | None = None
     thread: str | None = None
     project: str | None = None
+    # Whose it is in the user domain: see `ownership`.
+    owner: str = ""
     branch: str | None = None
     path: str | None = None
     ttl: str | None = None
@@ -91,8 +94,7 @@ def record_of(draft: Draft, now: int) -> Record:
         **inputs.labels(draft),
         author_kind=inputs.label(draft.author_kind, "author_kind") or author_kind(draft.author),
         place=next(_PLACES),
-        # What belongs to the user or to everybody belongs to no project.
-        project=inputs.project(draft.project) if domain == "project" else None,
+        project=home_of(domain, inputs.project(draft.project) if domain == "project" else None, draft.owner),
         at=now if draft.at is None else inputs.past(draft.at, now),
         created_at=now,
         updated_at=now,
@@ -174,7 +176,8 @@ def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disa
     for id, content in recall.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
         other = likeness.ComparedText(content)
         if likeness.is_same(said, other, least):
-            return records.get(tx, id), []
+            # The neighbours are of the same place, and so of the same owner.
+            return records.get(tx, id, None), []
         why = likeness.contradiction(said, other)
         if why is not None:
             conflicts.append(Disagreement(id, why, texts.preview(content, 200)))

@@ -16,6 +16,7 @@ from portico.services.memory.store import changes, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories
 from portico.services.memory.store.namespaces import STATUSES
+from portico.services.memory.store.ownership import VISIBLE
 from portico.services.memory.store.records import Record
 
 KEPT_AFTER_DELETION = "30d"
@@ -84,7 +85,7 @@ async def _each(
     memories: Memories, which: Which, dry_run: bool, do: Callable[[Transaction, list[Record]], None], done: Done
 ) -> int:
     """Whatever is done takes them out of the condition, so the next lot are others."""
-    condition, values = which
+    condition, values = f"{which[0]} and {VISIBLE}", {**which[1], "owner": memories.owner}
     if dry_run:
         return await memories.read(lambda tx: tx.one(int, f"select count(*) from memory where {condition}", values))
 
@@ -113,7 +114,9 @@ async def erase(
         raise InvalidInput("Give one of memory_id, author or filter: whose memories are to be erased.")
     if filter is not None and (filter.words or filter.is_empty):
         raise InvalidInput("Erasing needs a filter of conditions alone, such as thread:t1.")
-    wanted = filter or (MemoryFilter().also("author", author) if author is not None else None)
+    wanted = filter
+    if author is not None:
+        wanted = memories.seen(MemoryFilter().also("author", author), every_project=True)
     now = moments.now()
 
     def some(tx: Transaction) -> int:
@@ -121,7 +124,7 @@ async def erase(
             # What is deleted is overwritten, instead of being left in the file until something else needs the room.
             tx.all(int, "pragma secure_delete = on")
         if wanted is None:
-            found = [records.get(tx, id or "")]
+            found = [records.get(tx, id or "", memories.owner)]
         else:
             found = selection.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
         changes.remove(tx, found, now, entirely=True)

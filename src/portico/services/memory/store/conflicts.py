@@ -13,6 +13,7 @@ from portico.services.memory.search import likeness
 from portico.services.memory.store import changes, records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.ownership import is_visible
 from portico.services.memory.store.records import Record
 
 Keep = Literal["this", "other", "both"]
@@ -39,10 +40,10 @@ class Noted(Struct, frozen=True):
 
 async def disputes(memories: Memories, limit: int) -> list[Dispute]:
     """The newest first. What was settled by changing or deleting one of them is not shown."""
-    return await memories.read(lambda tx: _open(tx, memories.homes, limit))
+    return await memories.read(lambda tx: _open(tx, memories, limit))
 
 
-def _open(tx: Transaction, homes: tuple[str, ...], limit: int) -> list[Dispute]:
+def _open(tx: Transaction, memories: Memories, limit: int) -> list[Dispute]:
     found = tx.all(
         Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
     )
@@ -50,7 +51,9 @@ def _open(tx: Transaction, homes: tuple[str, ...], limit: int) -> list[Dispute]:
     shown: list[Dispute] = []
     for one in found:
         here, there = known[one.memory], known[one.other]
-        if here.status in CURRENT and there.status in CURRENT and here.project in (None, *homes):
+        is_here = here.domain != "project" or here.project in (None, *memories.homes)
+        seen = is_visible(here, memories.owner) and is_visible(there, memories.owner)
+        if here.status in CURRENT and there.status in CURRENT and is_here and seen:
             dispute = _dispute(tx, one, here, there)
             shown += [dispute] if dispute is not None else []
         if len(shown) == limit:
@@ -85,7 +88,7 @@ async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: st
     now = moments.now()
 
     def write(tx: Transaction) -> list[str]:
-        here, there = records.get(tx, id), records.get(tx, other)
+        here, there = (records.get(tx, one, memories.owner) for one in (id, other))
         pair = {"here": here.id, "there": there.id}
         gone = tx.run(
             "delete from memory_conflict where (memory = :here and other = :there) "

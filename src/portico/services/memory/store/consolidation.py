@@ -23,6 +23,7 @@ from portico.services.memory.store import advice, capture, changes, inputs, reco
 from portico.services.memory.store.advice import AskModel
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.ownership import LOCAL_OWNER, is_visible, visible
 from portico.services.memory.store.records import MemoryEvent, Record
 
 Strategy = Literal["merge", "summarize", "dedupe"]
@@ -188,12 +189,14 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
             {"run": run},
             1000,
         )
+        summaries = visible(summaries, memories.owner)
         events = tx.all(
             MemoryEvent,
             f"select memory_event.memory, memory_event.version, change, at, who, reason, was from {_CHANGES} "
             "and run = :run order by memory_event.id desc",
             {"run": run},
         )
+        events = [one for one in events if is_visible(one.was, memories.owner)]
         back = changes.take_back(tx, events, now, who=who)
         for summary in summaries:
             changes.delete(tx, summary, now, who=who, reason="its consolidation was taken back")
@@ -205,8 +208,8 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     return back
 
 
-def sources(tx: Transaction, summary: Record) -> list[Record]:
-    """Those that it stands for; none where it was not made of others."""
+def sources(tx: Transaction, summary: Record, owner: str = LOCAL_OWNER) -> list[Record]:
+    """Return the memories that it stands for, as far as the owner sees them; none where it was not made of others."""
     rows = tx.all(
         str,
         f"select memory_event.memory from {_CHANGES} and kept = :id and memory_event.memory <> :id "
@@ -214,7 +217,7 @@ def sources(tx: Transaction, summary: Record) -> list[Record]:
         {"id": summary.id},
     )
     found = records.fetch(tx, rows)
-    return [found[id] for id in dict.fromkeys(rows) if id in found]
+    return visible((found[id] for id in dict.fromkeys(rows) if id in found), owner)
 
 
 def _reason(run: str, kept: str = "") -> str:

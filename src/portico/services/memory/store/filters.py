@@ -48,6 +48,8 @@ class MemoryFilter(Struct, frozen=True):
     # The names of the project whose memories are looked at, besides those that belong to no project. A `project:` says
     # otherwise.
     homes: tuple[str, ...] = ()
+    # Whose memories of the user domain are visible (see `ownership`); None: everybody's.
+    owner: str | None = ""
     # Only what was stored by this moment and has not changed since.
     known_at: int | None = None
 
@@ -57,8 +59,9 @@ class MemoryFilter(Struct, frozen=True):
             return self
         return replace(self, conditions=(*self.conditions, _condition(key, value, negated=False)))
 
-    def within(self, homes: tuple[str, ...]) -> MemoryFilter:
-        return replace(self, homes=() if self.names("project") else homes)
+    def within(self, homes: tuple[str, ...], owner: str | None = "") -> MemoryFilter:
+        """The same filter as seen from a project and by an owner. Its own conditions cannot widen the latter."""
+        return replace(self, homes=() if self.names("project") else homes, owner=owner)
 
     def names(self, key: str) -> bool:
         return any(one.key == key for one in self.conditions)
@@ -126,6 +129,9 @@ def where(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = "
     if filter.homes:
         parts.append(f"(memory.domain <> 'project' or memory.project in :{prefix}_homes)")
         values[f"{prefix}_homes"] = list(filter.homes)
+    if filter.owner is not None:
+        parts.append(f"(memory.domain <> 'user' or coalesce(memory.project, '') = :{prefix}_owner)")
+        values[f"{prefix}_owner"] = filter.owner
     for bound, sign in (("since", ">="), ("until", "<=")):
         moment = getattr(filter, bound)
         if moment is not None:
@@ -156,6 +162,10 @@ def _phrase(one: Condition, name: str) -> tuple[str, dict[str, Any]]:
         return _paths(one.values, name)
     if one.key == "project" and "*" in one.values:
         return "true", {}
+    if one.key == "project":
+        # Of memories of the user domain, the column holds the owner: these belong to no project.
+        phrase = f"memory.domain <> 'user' and coalesce(memory.project, '') in :{name}"
+        return phrase, {name: list(one.values)}
     return f"coalesce(memory.{one.column}, '') in :{name}", {name: list(one.values)}
 
 

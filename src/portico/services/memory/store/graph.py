@@ -11,6 +11,7 @@ from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.ownership import LOCAL_OWNER, VISIBLE, HiddenCounts
 
 if TYPE_CHECKING:
     from portico.services.memory.store import entities as naming
@@ -43,8 +44,9 @@ class Graph(Struct, frozen=True):
     edges: list[Edge]
 
 
-def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
-    """The most mentioned first."""
+def entities(tx: Transaction, kind: str | None, limit: int, *, owner: str = LOCAL_OWNER) -> list[EntityNode]:
+    """List the entities of the memories that an owner sees, the most mentioned first."""
+    hidden = HiddenCounts(tx, owner).count_mentions()
     order = "order by mentions desc, name limit cast(:limit as bigint)"
     # An index has them by kind, so the most mentioned of all are among those of each.
     of_kind = (
@@ -52,16 +54,21 @@ def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     )
     kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else naming.KINDS)}
     found = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
-    return tx.all(
-        EntityNode,
-        f"select label as name, kind, mentions from ({found}) as found where mentions > 0 {order}",
-        {"limit": limit, **kinds},
+    rows = tx.all(
+        tuple[str, str, str, int],
+        f"select name, label, kind, mentions from ({found}) as found where mentions > 0 {order}",
+        {"limit": limit + len(hidden), **kinds},
     )
+    left = [(name, EntityNode(label, kind, mentions - hidden[name])) for name, label, kind, mentions in rows]
+    left = [one for one in left if one[1].mentions > 0]
+    return [node for _, node in sorted(left, key=lambda one: (-one[1].mentions, one[0]))[:limit]]
 
 
-def beside(tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST_LOOKED_AT) -> list[Edge]:
+def beside(
+    tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST_LOOKED_AT, *, owner: str = LOCAL_OWNER
+) -> list[Edge]:
     """What is said about it, then what is mentioned in the same memories; of very many, as the newest say."""
-    values = {"name": name, "current": list(CURRENT), "limit": limit, "most": most}
+    values = {"name": name, "current": list(CURRENT), "limit": limit, "most": most, "owner": owner}
     said = tx.all(
         Edge,
         "select said.source, said.kind, said.target, count(*) as weight from ("
@@ -69,7 +76,7 @@ def beside(tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST
         "limit cast(:most as bigint)) as outward union all "
         "select * from (select source, kind, target, memory from memory_relation where target = :name "
         "and source <> :name limit cast(:most as bigint)) as inward) as said "
-        "join memory on memory.id = said.memory where memory.status in :current "
+        f"join memory on memory.id = said.memory where memory.status in :current and {VISIBLE} "
         "group by said.source, said.kind, said.target "
         "order by count(*) desc, said.source, said.target limit cast(:limit as bigint)",
         values,
@@ -79,7 +86,7 @@ def beside(tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST
         "select :name as source, 'RelatesTo' as kind, other.entity as target, count(*) as weight from ("
         "select memory from memory_mention where entity = :name order by at desc limit cast(:most as bigint)) as mine "
         "join memory_mention other on other.memory = mine.memory join memory on memory.id = mine.memory "
-        "where other.entity <> :name and memory.status in :current "
+        f"where other.entity <> :name and memory.status in :current and {VISIBLE} "
         "group by other.entity order by count(*) desc, other.entity limit cast(:limit as bigint)",
         values,
     )
@@ -87,8 +94,8 @@ def beside(tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST
     return (said + [one for one in together if frozenset((one.source, one.target)) not in known])[:limit]
 
 
-def neighbours(tx: Transaction, name: str, depth: int, limit: int) -> Graph:
-    start = _found(tx, name)
+def neighbours(tx: Transaction, name: str, depth: int, limit: int, *, owner: str = LOCAL_OWNER) -> Graph:
+    start = _found(tx, owner, name)
     if not 1 <= depth <= MOST_DEPTH:
         raise InvalidInput(f"depth is 1 to {MOST_DEPTH}.")
     edges: dict[tuple[str, str, str], Edge] = {}
@@ -96,27 +103,28 @@ def neighbours(tx: Transaction, name: str, depth: int, limit: int) -> Graph:
     for _ in range(depth):
         following: list[str] = []
         for one in border:
-            for edge in beside(tx, one, limit):
+            for edge in beside(tx, one, limit, owner=owner):
                 if len(edges) >= limit:
                     break
                 edges.setdefault((edge.source, edge.kind, edge.target), edge)
                 following += [end for end in (edge.source, edge.target) if end not in reached]
                 reached |= {edge.source, edge.target}
         border = following
-    return _labelled(tx, reached, list(edges.values()))
+    return _labelled(tx, owner, reached, list(edges.values()))
 
 
-def path(tx: Transaction, start: str, end: str) -> Graph:
+def path(tx: Transaction, start: str, end: str, *, owner: str = LOCAL_OWNER) -> Graph:
     """The shortest way, or an empty graph where there is none within reach."""
-    first, last = _found(tx, start), _found(tx, end)
-    edges = [] if first == last else _way(tx, _Reach(first), _Reach(last))
-    return _labelled(tx, {first, *_ends(edges)} if edges or first == last else set(), edges)
+    first, last = _found(tx, owner, start), _found(tx, owner, end)
+    edges = [] if first == last else _way(tx, _Reach(first, owner), _Reach(last, owner))
+    return _labelled(tx, owner, {first, *_ends(edges)} if edges or first == last else set(), edges)
 
 
 class _Reach:
     """What is within reach of one end: each with the edge that leads on towards it, and how many steps it is away."""
 
-    def __init__(self, end: str) -> None:
+    def __init__(self, end: str, owner: str) -> None:
+        self._owner = owner
         self.came: dict[str, Edge | None] = {end: None}
         self.steps: dict[str, int] = {end: 0}
         # The farthest.
@@ -130,7 +138,7 @@ class _Reach:
         for here in border:
             if len(self.border) >= room:
                 return
-            edges = beside(tx, here, FEW_EDGES, FEW_LOOKED_AT)
+            edges = beside(tx, here, FEW_EDGES, FEW_LOOKED_AT, owner=self._owner)
             self._is_cut = self._is_cut or len(edges) == FEW_EDGES
             for edge in edges:
                 there = edge.target if edge.source == here else edge.source
@@ -180,20 +188,33 @@ def _ends(edges: Iterable[Edge]) -> set[str]:
     return {end for edge in edges for end in (edge.source, edge.target)}
 
 
-def _found(tx: Transaction, name: str) -> str:
+def _found(tx: Transaction, owner: str, name: str) -> str:
     """By its name in any case, or by the only name it is a part of."""
     low = name.strip().casefold()
-    found = tx.all(str, "select name from memory_entity where name = :name", {"name": low})
+    found = _seen(tx, owner, tx.all(str, "select name from memory_entity where name = :name", {"name": low}))
     if not found:
         near = tx.all(str, "select name from memory_entity order by name limit 10000")
-        found = [one for one in near if low and low in one][:5]
+        found = _seen(tx, owner, [one for one in near if low and low in one])[:5]
     if len(found) != 1:
         meant = f" Did you mean {', '.join(found)}?" if found else " The operation entities lists those there are."
         raise InvalidInput(f"There is no entity {name[:80]!r}.{meant}")
     return found[0]
 
 
-def _labelled(tx: Transaction, names: set[str], edges: list[Edge]) -> Graph:
+def _seen(tx: Transaction, owner: str, names: list[str]) -> list[str]:
+    """Return those of the names that a memory mentions which the owner sees."""
+    if not names or not HiddenCounts(tx, owner).exist:
+        return names
+    sql = (
+        "select distinct memory_mention.entity from memory_mention join memory on memory.id = memory_mention.memory "
+        f"where memory_mention.entity in :names and {VISIBLE}"
+    )
+    seen = set(tx.all(str, sql, {"names": names, "owner": owner}))
+    return [one for one in names if one in seen]
+
+
+def _labelled(tx: Transaction, owner: str, names: set[str], edges: list[Edge]) -> Graph:
+    hidden = HiddenCounts(tx, owner).count_mentions()
     rows = tx.all(
         tuple[str, str, str, int],
         "select name, label, kind, mentions from memory_entity where name in :names order by name",
@@ -201,7 +222,7 @@ def _labelled(tx: Transaction, names: set[str], edges: list[Edge]) -> Graph:
     )
     label = {name: shown for name, shown, _, _ in rows}
     return Graph(
-        [EntityNode(shown, kind, count) for _, shown, kind, count in rows],
+        [EntityNode(shown, kind, count - hidden[name]) for name, shown, kind, count in rows],
         [
             Edge(label.get(one.source, one.source), one.kind, label.get(one.target, one.target), one.weight)
             for one in edges

@@ -30,6 +30,7 @@ from portico.services.memory.search.meaning import Meanings, NoModel, Sense
 from portico.services.memory.store import filters, inputs, records, selection, statistics
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
+from portico.services.memory.store.ownership import LOCAL_OWNER
 from portico.services.memory.store.records import Listed, MemoryEvent, Record
 from portico.services.repository import Where
 
@@ -93,6 +94,7 @@ class Memories:
         root: str | None = None,
         former: str | None = None,
         meanings: Meanings | None = None,
+        owner: str = LOCAL_OWNER,
     ) -> None:
         self.database = database
         self._meanings = meanings
@@ -102,6 +104,16 @@ class Memories:
         self.root = root
         # What it was called once: see `repository.Where`.
         self.former = former
+        # Whose memories of the user domain are meant: see `ownership`.
+        self.owner = owner
+
+    def owned_by(self, owner: str) -> Memories:
+        """The same memories, as another owner sees them."""
+        if owner == self.owner:
+            return self
+        other = copy(self)
+        other.owner = owner
+        return other
 
     def of(self, where: Where) -> Memories:
         """The same memories, seen from another project."""
@@ -162,7 +174,11 @@ class Memories:
 
     def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
         """What was written, within the project that this is about."""
-        return filters.parse(text or "", moments.now() if at is None else at).within(self.homes)
+        return self.seen(filters.parse(text or "", moments.now() if at is None else at))
+
+    def seen(self, filter: MemoryFilter, *, every_project: bool = False) -> MemoryFilter:
+        """The filter, restricted to what this project and this owner see."""
+        return filter.within(() if every_project else self.homes, self.owner)
 
     @property
     def modes(self) -> list[str]:
@@ -196,7 +212,7 @@ class Memories:
         return taken
 
     def _at_home(self, draft: Draft) -> Draft:
-        return draft if draft.project is not None else replace(draft, project=self.project)
+        return replace(draft, owner=self.owner, project=self.project if draft.project is None else draft.project)
 
     # Looking
 
@@ -260,13 +276,13 @@ class Memories:
             return None
 
     async def get(self, id: str) -> Record:
-        return await self.read(lambda tx: records.get(tx, _id(id)))
+        return await self.read(lambda tx: records.get(tx, _id(id), self.owner))
 
     async def history(self, id: str, limit: int = 20) -> tuple[Record, list[MemoryEvent]]:
         limit, _ = _bounded(limit, 0)
 
         def look(tx: Transaction) -> tuple[Record, list[MemoryEvent]]:
-            record = records.get(tx, _id(id))
+            record = records.get(tx, _id(id), self.owner)
             return record, records.history(tx, record.id, limit)
 
         return await self.read(look)
@@ -301,7 +317,7 @@ class Memories:
             raise InvalidInput("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
 
         def write(tx: Transaction) -> Record:
-            before = _expected(tx, id, expected_version)
+            before = _expected(tx, id, self.owner, expected_version)
             if before.status == "deleted":
                 raise InvalidInput(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
             after = replace(before, updated_at=now, **fields)
@@ -316,7 +332,7 @@ class Memories:
         now = moments.now()
 
         def write(tx: Transaction) -> Record:
-            before = _expected(tx, id, expected_version)
+            before = _expected(tx, id, self.owner, expected_version)
             if hard:
                 changes.remove(tx, [before], now)
                 return before
@@ -329,7 +345,7 @@ class Memories:
         now = moments.now()
 
         def write(tx: Transaction) -> Record:
-            before = records.get(tx, _id(id))
+            before = records.get(tx, _id(id), self.owner)
             if before.status in CURRENT:
                 return before
             past = [one.was.status for one in records.history(tx, before.id, limit=1)]
@@ -408,8 +424,8 @@ def _page(hits: list[Hit], limit: int, offset: int) -> RecallPage:
     return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
 
 
-def _expected(tx: Transaction, id: str, version: int | None) -> Record:
-    found = records.get(tx, _id(id))
+def _expected(tx: Transaction, id: str, owner: str, version: int | None) -> Record:
+    found = records.get(tx, _id(id), owner)
     if version is not None and version != found.version:
         raise MemoryChanged(found.id, version, found.version)
     return found

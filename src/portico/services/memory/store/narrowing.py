@@ -73,7 +73,7 @@ def streams(
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < least):
         rest = [one for one in filter.conditions if one.key not in PLACES]
         found = [_of_place(number, *place) for number, (_, *place, _) in enumerate(scopes)]
-        return found, replace(filter, conditions=tuple(rest), homes=())
+        return found, replace(filter, conditions=tuple(rest), homes=(), owner=None)
     if narrowest is None:
         return [NewestFirst()], filter
     # A planner that was told twice would expect far fewer.
@@ -91,9 +91,9 @@ def _scopes(
     said = [set(_statuses(one)) for one in filter.conditions if one.key == "status"]
     if not any(wanted <= set(CURRENT) for wanted in said or [set(statuses)]):
         return None
-    phrases, values = place_phrases(filter)
-    if not phrases or not _are_counted(tx):
+    if not (filter.homes or any(one.key in PLACES for one in filter.conditions)) or not _are_counted(tx):
         return None
+    phrases, values = place_phrases(filter)
     sql = (
         "select number, domain, namespace, project, memories from memory_scope "
         f"where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
@@ -115,11 +115,17 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
             phrases += ["false"] if one.negated else []
         elif one.key in PLACES:
             phrase, values[f"scope_{number}"] = _one_of(one.column, f"scope_{number}", one.values)
+            if one.key == "project":
+                # Of the user domain the project is the owner, and not a project.
+                phrase = f"(domain <> 'user' and {phrase})"
             phrases.append(f"not {phrase}" if one.negated else phrase)
     if filter.homes:
         # Said so that both sides have an index.
         phrase, values["homes"] = _one_of("project", "homes", filter.homes)
         phrases.append(f"(domain in {SHARED_DOMAINS} or {phrase})")
+    if filter.owner is not None:
+        phrases.append("(domain <> 'user' or project = :scope_owner)")
+        values["scope_owner"] = filter.owner
     return phrases, values
 
 

@@ -19,6 +19,7 @@ from portico.extend import Damaged, Transaction, json_column
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.ownership import VISIBLE, is_visible, owner_of
 
 TOPIC = "memory"
 MOST_TOLD = 100
@@ -105,7 +106,7 @@ def insert(tx: Transaction, records: Sequence[Record]) -> None:
 def told(tx: Transaction, records: Sequence[Record]) -> None:
     """Publish these changes; of very many at once, the first ones."""
     for one in records[:MOST_TOLD]:
-        tx.publish(TOPIC, f"{one.domain}/{one.namespace}/{one.id}")
+        tx.publish(TOPIC, "/".join((one.domain, one.namespace, one.id, owner_of(one) or "")).rstrip("/"))
 
 
 def change(
@@ -180,12 +181,16 @@ def _tag(tx: Transaction, records: Iterable[Record]) -> None:
 # Reading
 
 
-def get(tx: Transaction, id: str) -> Record:
-    """By its id, which may be cut short as long as it is the only one that begins like this."""
-    found = tx.maybe(Record, f"{SELECT} where memory.id = :id", {"id": id})
+def get(tx: Transaction, id: str, owner: str | None) -> Record:
+    """Return a memory by its id or by a prefix that only one memory has. Raises NoSuchMemory, also for a memory that
+    this owner does not see; an owner of None sees all."""
+    seen = "true" if owner is None else VISIBLE
+    found = tx.maybe(Record, f"{SELECT} where memory.id = :id and {seen}", {"id": id, "owner": owner})
     if found is None and _ID.fullmatch(id):
         near = tx.all(
-            Record, f"{SELECT} where memory.id >= :id and memory.id < :end limit 2", {"id": id, "end": id + "g"}
+            Record,
+            f"{SELECT} where memory.id >= :id and memory.id < :end and {seen} limit 2",
+            {"id": id, "end": id + "g", "owner": owner},
         )
         found = near[0] if len(near) == 1 else None
         if len(near) > 1:
@@ -286,12 +291,14 @@ def fits(record: Record, filter: MemoryFilter) -> bool:
             )
         elif one.key == "entity":
             held = any(value in record.content.casefold() for value in one.values)
-        elif one.key == "project" and "*" in one.values:
-            held = True
+        elif one.key == "project" and ("*" in one.values or record.domain != "project"):
+            held = "*" in one.values
         else:
             held = (getattr(record, one.column) or "") in one.values
         if held == one.negated:
             return False
     if filter.homes and record.domain == "project" and record.project not in filter.homes:
+        return False
+    if not is_visible(record, filter.owner):
         return False
     return (filter.since is None or record.at >= filter.since) and (filter.until is None or record.at <= filter.until)

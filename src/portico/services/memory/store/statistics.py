@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from portico.extend import Transaction
 from portico.services.memory.search import index_build
 from portico.services.memory.store import tallies
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.ownership import LOCAL_OWNER, VISIBLE, HiddenCounts, without
 
 # Of each kind of count, those that occur most; there are fewer namespaces and domains than this.
 MOST_COUNTED = 50
@@ -41,10 +43,12 @@ class MemoryCounts(Struct, frozen=True):
     embedded: int
 
 
-def counts(tx: Transaction) -> MemoryCounts:
-    by_place = _by_place(tx)
+def counts(tx: Transaction, owner: str = LOCAL_OWNER) -> MemoryCounts:
+    """Count the memories that an owner sees."""
+    hidden = HiddenCounts(tx, owner)
+    by_place = _by_place(tx, owner)
     total = sum(by_place.values())
-    others = tallies.most(tx, "status", MOST_COUNTED)
+    others = without(tallies.most(tx, "status", MOST_COUNTED), hidden.count("memory.status", current=False))
     by_status = {"active": total - others.get("pending", 0), **others}
     return MemoryCounts(
         total=total,
@@ -52,32 +56,58 @@ def counts(tx: Transaction) -> MemoryCounts:
         by_domain=dict(sorted(_summed(by_place, 0).items())),
         by_status={status: count for status, count in sorted(by_status.items()) if count},
         by_project=_by_project(tx),
-        by_branch=tallies.most(tx, "branch", MOST_COUNTED),
-        conflicts=tx.one(int, "select count(*) from memory_conflict"),
-        tags=topics(tx, MOST_COUNTED),
-        oldest=_moment(tx, ""),
-        newest=_moment(tx, "desc"),
-        indexed=tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope"),
-        embedded=tallies.tallied(tx, "vector", ""),
+        by_branch=_most(tx, "branch", hidden.count("memory.branch"), MOST_COUNTED),
+        conflicts=_conflicts(tx, hidden, owner),
+        tags=topics(tx, MOST_COUNTED, owner=owner),
+        oldest=_moment(tx, owner, ""),
+        newest=_moment(tx, owner, "desc"),
+        indexed=tx.one(
+            int, f"select cast(coalesce(sum(memories), 0) as bigint) from memory_scope where {_SEEN}", {"owner": owner}
+        ),
+        embedded=tallies.tallied(tx, "vector", "") - _hidden_vectors(tx, hidden),
     )
 
 
-def by_namespace(tx: Transaction) -> dict[str, int]:
-    """How many current memories each namespace has that has any."""
-    return _summed(_by_place(tx), 1)
+# The same as `ownership.VISIBLE`, of the table of places.
+_SEEN = "(domain <> 'user' or project = :owner)"
 
 
-def _by_place(tx: Transaction) -> dict[tuple[str, str], int]:
-    """How many current memories each namespace of each domain has that has any."""
-    sql = f"select domain, namespace, cast(sum(memories) as bigint) from {_counted(tx)} group by domain, namespace"
-    found = tx.all(tuple[str, str, int], sql, {"current": list(CURRENT)})
+def _conflicts(tx: Transaction, hidden: HiddenCounts, owner: str) -> int:
+    if not hidden.exist:
+        return tx.one(int, "select count(*) from memory_conflict")
+    # Both sides of a conflict are of one place, and so of one owner.
+    sql = f"select count(*) from memory_conflict join memory on memory.id = memory_conflict.memory where {VISIBLE}"
+    return tx.one(int, sql, {"owner": owner})
+
+
+def _hidden_vectors(tx: Transaction, hidden: HiddenCounts) -> int:
+    source = (
+        "memory join memory_seat on memory_seat.memory = memory.id "
+        "join memory_vector on memory_vector.seat = memory_seat.seat"
+    )
+    return sum(hidden.count("memory.domain", source, current=False).values())
+
+
+def by_namespace(tx: Transaction, owner: str = LOCAL_OWNER) -> dict[str, int]:
+    """Count the current memories of each namespace that an owner sees, leaving out empty ones."""
+    return _summed(_by_place(tx, owner), 1)
+
+
+def _by_place(tx: Transaction, owner: str) -> dict[tuple[str, str], int]:
+    """Count the current memories of each namespace of each domain, leaving out empty ones."""
+    sql = (
+        f"select domain, namespace, cast(sum(memories) as bigint) from {_counted(tx)} where {_SEEN} "
+        "group by domain, namespace"
+    )
+    found = tx.all(tuple[str, str, int], sql, {"current": list(CURRENT), "owner": owner})
     return {(domain, namespace): count for domain, namespace, count in found}
 
 
 def _by_project(tx: Transaction) -> dict[str, int]:
     """The projects that have most of them."""
     sql = (
-        f"select project, cast(sum(memories) as bigint) as memories from {_counted(tx)} where project <> '' "
+        f"select project, cast(sum(memories) as bigint) as memories from {_counted(tx)} "
+        "where domain = 'project' and project <> '' "
         f"group by project order by 2 desc, 1 limit {MOST_COUNTED}"
     )
     return dict(tx.all(tuple[str, int], sql, {"current": list(CURRENT)}))
@@ -101,23 +131,31 @@ def _summed(by_place: dict[tuple[str, str], int], part: int) -> dict[str, int]:
     return found
 
 
-def _moment(tx: Transaction, order: str) -> int | None:
-    """The time of the first current memory in this order."""
-    sql = f"select memory.at from memory where status in :current order by memory.at {order} limit 1"
-    return tx.maybe(int, sql, {"current": list(CURRENT)})
+def _moment(tx: Transaction, owner: str, order: str) -> int | None:
+    """Return the time of the first current memory in this order."""
+    sql = f"select memory.at from memory where status in :current and {VISIBLE} order by memory.at {order} limit 1"
+    return tx.maybe(int, sql, {"current": list(CURRENT), "owner": owner})
 
 
-def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
-    """Tags, the most frequent first."""
+def _most(tx: Transaction, kind: tallies.Tally, hidden: Mapping[str, int], limit: int) -> dict[str, int]:
+    """The names that occur most in what is not hidden. So many more are read that hidden ones cannot displace any."""
+    left = without(tallies.most(tx, kind, limit + len(hidden)), hidden)
+    return dict(sorted(left.items(), key=lambda one: (-one[1], one[0]))[:limit])
+
+
+def topics(tx: Transaction, limit: int, beginning: str = "", *, owner: str = LOCAL_OWNER) -> dict[str, int]:
+    """The tags of the memories that an owner sees, the most frequent first."""
+    hidden = HiddenCounts(tx, owner).count_tags()
     if not beginning:
-        return tallies.most(tx, "tag", limit)
+        return _most(tx, "tag", hidden, limit)
     sql = (
         "select name, memories from (select name, memories from memory_tally where kind = 'tag' and name >= :beginning "
         f"and name < :end order by name limit {MOST_COMPLETED}) as beginning "
         "order by memories desc, name limit cast(:limit as bigint)"
     )
-    values = {"beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit}
-    return dict(tx.all(tuple[str, int], sql, values))
+    values = {"beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit + len(hidden)}
+    left = without(dict(tx.all(tuple[str, int], sql, values)), hidden)
+    return dict(sorted(left.items(), key=lambda one: (-one[1], one[0]))[:limit])
 
 
 def note_load(tx: Transaction, written: int) -> None:
@@ -127,6 +165,6 @@ def note_load(tx: Transaction, written: int) -> None:
         tx.analyze(*TABLES)
 
 
-def places(tx: Transaction) -> list[tuple[str, str]]:
-    """Which namespaces of which domains have something in them."""
-    return sorted(_by_place(tx))
+def places(tx: Transaction, owner: str) -> list[tuple[str, str]]:
+    """List the namespaces of the domains that have something in them which an owner sees."""
+    return sorted(_by_place(tx, owner))

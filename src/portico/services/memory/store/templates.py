@@ -14,6 +14,7 @@ from portico.extend import Transaction, json_column
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput, NoSuchPrompt
 from portico.services.memory.store.namespaces import DOMAINS, checked_domain
+from portico.services.memory.store.ownership import home_of
 
 TOPIC = "memory prompt"
 LONGEST = 50_000
@@ -77,6 +78,7 @@ def made(
     description: str,
     variables: Mapping[str, PromptVariable],
     now: int,
+    owner: str = "",
 ) -> SavedPrompt:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
@@ -99,7 +101,7 @@ def made(
     domain = checked_domain(domain)
     return SavedPrompt(
         domain=domain,
-        project=(project or "") if domain == "project" else "",
+        project=home_of(domain, project, owner) or "",
         name=name,
         content=content,
         description=texts.storable(description)[:500],
@@ -126,12 +128,14 @@ def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
     return replace(template, version=version, created_at=created)
 
 
-def visible(tx: Transaction, homes: tuple[str, ...]) -> list[SavedPrompt]:
-    """By name. Of several with one name, the project's, then the user's, then everybody's."""
+def visible(tx: Transaction, homes: tuple[str, ...], owner: str) -> list[SavedPrompt]:
+    """List the prompts that an owner sees, by name. Of several with one name, the project's comes before the user's,
+    and that before the organisation's."""
     found = tx.all(
         SavedPrompt,
-        f"select {_COLUMNS} from memory_prompt where project in :projects order by name",
-        {"projects": ["", *homes]},
+        f"select {_COLUMNS} from memory_prompt where (domain <> 'user' and project in :projects) "
+        "or (domain = 'user' and project = :owner) order by name",
+        {"projects": ["", *homes], "owner": owner},
     )
     nearest: dict[str, SavedPrompt] = {}
     for one in sorted(found, key=lambda one: (DOMAINS.index(checked_domain(one.domain)), one.project not in homes[:1])):
@@ -139,8 +143,8 @@ def visible(tx: Transaction, homes: tuple[str, ...]) -> list[SavedPrompt]:
     return sorted(nearest.values(), key=lambda one: one.name)[:MOST]
 
 
-def get(tx: Transaction, name: str, homes: tuple[str, ...]) -> SavedPrompt:
-    found = next((one for one in visible(tx, homes) if one.name == name), None)
+def get(tx: Transaction, name: str, homes: tuple[str, ...], owner: str) -> SavedPrompt:
+    found = next((one for one in visible(tx, homes, owner) if one.name == name), None)
     if found is None:
         raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r}. The action list shows those there are.")
     return found
