@@ -125,6 +125,64 @@ def test_a_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest
     assert local_token.for_url("http://127.0.0.1:99999/mcp") is None
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8080/mcp",
+        "https://127.0.0.1:8080/mcp",
+        "http://localhost:8080",
+        "http://[::1]:8080/",
+        "http://[::ffff:127.0.0.1]:8080/mcp",
+    ],
+)
+def test_a_token_is_for_the_loopback_addresses_of_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    local_token.keep("secret", 8080)
+    assert local_token.for_url(url) == "secret"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example:8080/mcp",
+        "http://127.0.0.1.evil.example:8080/mcp",
+        "http://localhost.evil.example:8080/mcp",
+        "http://127.0.0.1:8080@evil.example:8080/",
+        "http://127.0.0.1:8080\\@evil.example:8080/",
+        "http://evil.example:8080#@127.0.0.1:8080/",
+        "http://evil.example:8080?@127.0.0.1:8080/",
+        "http://evil\t.example:8080/",
+        "http://10.0.0.1:8080/mcp",
+        "http://0.0.0.0:8080/mcp",
+        "http://2130706433:8080/mcp",
+        "http://0177.0.0.1:8080/mcp",
+        "http://[2002:7f00:1::]:8080/mcp",
+        "http://[64:ff9b::7f00:1]:8080/mcp",
+        "ftp://127.0.0.1:8080/mcp",
+        "//127.0.0.1:8080/mcp",
+        "http://127.0.0.1:80800/mcp",
+        "http://127.0.0.1/mcp",
+    ],
+)
+def test_no_other_url_gets_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    for of in ("", "operator", "console"):
+        local_token.keep("secret", 8080, of=of)
+        assert local_token.for_url(url, of=of) is None
+
+
+@pytest.mark.parametrize("of", ["", "operator", "console"])
+def test_a_listener_of_another_user_gets_no_token_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    local_token.keep("secret", 8080, str(tmp_path), of)
+    assert local_token.for_url("http://127.0.0.1:8080/", str(tmp_path), of) == "secret"
+    monkeypatch.setattr(local_token, "_listeners", lambda port: {str(os.geteuid() + 1)})
+    assert local_token.for_url("http://127.0.0.1:8080/", str(tmp_path), of) is None
+
+
 def test_a_port_is_a_port(env: dict[str, str]) -> None:
     command = [*PORTICO, "serve", "--transport", "http", "--port", "80000"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)

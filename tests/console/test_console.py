@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from consoles import console_of
 from portico import Client, Context, Gateway, Server, ToolError
 from portico.auth import Principal
+from portico.cli import local_token
 from portico.console import Console
 from portico.extend import serve_http
 
@@ -237,6 +239,36 @@ async def test_over_http_the_wire_has_headers_and_no_secrets() -> None:
     finally:
         stop.set()
         await serving
+
+
+async def test_only_the_server_of_this_machine_gets_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy stands for the network, so that no other host is needed; it sees every request that leaves."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(busy(), port=0, ready=ready.set_result, stop=stop, token="s3cret"))
+    url = await asyncio.wait_for(ready, 20)
+    port = urlsplit(url).port
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    local_token.keep("s3cret", port or 0)
+    try:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+            async with asking(Console(mode="console", opens=True, auth_for=local_token.for_url)) as ask:
+                assert (await ask("open_target", target=url))["state"] == "open"
+                for host in ("evil.example", "127.0.0.1.evil.example", "[2002:7f00:1::]"):
+                    target = await ask("open_target", target=f"http://{host}:{port}/mcp")
+                    assert target["state"] == "failed"
+    finally:
+        stop.set()
+        await serving
+    assert len(heads) >= 3
+    assert not any(b"authorization" in head.lower() or b"s3cret" in head for head in heads)
 
 
 async def test_what_was_copied_runs(tmp_path: Path) -> None:

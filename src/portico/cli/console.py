@@ -46,9 +46,8 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
     place = urlsplit(target)
     if place.path not in ("", "/") or not names_loopback(place.hostname or ""):
         return None
-    port = place.port or (443 if place.scheme == "https" else 80)
-    key = local_token.find(port, arguments.data, CONSOLE)
-    if key is None or not local_token.is_listener_ours(port):
+    key = local_token.for_url(target, arguments.data, CONSOLE)
+    if key is None:
         raise UsageError(f"this user serves nothing at {target}; the endpoint of a server is such as {target}/mcp")
     return ConsoleGate(ConsoleAccess(), key.encode(), _never).link(f"{place.scheme}://{place.netloc}/")
 
