@@ -11,6 +11,7 @@ from portico.cli.console_link import HOW_TO_ENTER, describe_link, secret
 from portico.cli.data import store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
+from portico.cli.printable import printable
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess
 from portico.console.reload import Reloader
@@ -53,7 +54,7 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
         if line := describe_link(site, url, arguments.data, sys.stderr):
             print(f"  to look at it, {line}", file=sys.stderr)
         if reloader.state.state == "broken":
-            print(f"  it cannot be loaded yet:\n{reloader.state.error}", file=sys.stderr)
+            print(f"  it cannot be loaded yet:\n{printable(reloader.state.error or '')}", file=sys.stderr)
         sys.stderr.flush()
 
     server.on_http.append(use)
