@@ -73,6 +73,10 @@ class ServedConsole:
         if pipe is self.process.stderr:
             self._found.set()
 
+    def fresh_link(self) -> str:
+        """Another link, for another browser."""
+        return self.portico("console", self.origin).strip()
+
     def portico(self, *command: str) -> str:
         """What another client of the same server says, on the command line."""
         done = self._forks.run(*command, env=self.environment)
