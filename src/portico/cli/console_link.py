@@ -69,7 +69,7 @@ def announce_console(site: Any, announce: Callable[[str], None] | None, data: st
 def describe_link(site: Any, url: str, data: str | None, stream: TextIO | None) -> str | None:
     """Return how to open the console, for a line in `stream`; None where no browser comes.
 
-    A link makes whoever reads it the owner, so only a terminal shows it. A log names the command that prints one, which
+    A link makes its reader the owner, so only a terminal shows it. A log names the command that prints one, which
     works for the user who runs the server, because the key is in a file that only this user can read.
     """
     link = page_link(site, url)
