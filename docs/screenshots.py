@@ -151,22 +151,22 @@ def running(*words: str) -> Iterator[tuple[str, str]]:
         command = [sys.executable, "-m", "portico", "serve", *words, "--transport", "http", "--port", "0"]
         child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         try:
-            yield read_links(child)
+            yield read_links(child, environment)
         finally:
             child.terminate()
             child.wait(30)
 
 
-def read_links(child: subprocess.Popen[str]) -> tuple[str, str]:
+def read_links(child: subprocess.Popen[str], environment: dict[str, str]) -> tuple[str, str]:
     assert child.stderr is not None
     token = ""
     for line in child.stderr:
-        if found := re.search(r"PORTICO_TOKEN=(\S+)", line):
-            token = found[1]
-            if held := re.search(r"cat (\S+)\)", line):
-                token = Path(held[1]).expanduser().read_text(encoding="utf-8").strip()
-        if found := re.search(r"http://\S+/#token=\S+", line):
-            return found[0], token
+        if found := re.search(r"PORTICO_TOKEN=\$\(cat (\S+)\)", line):
+            token = Path(found[1]).read_text(encoding="utf-8").strip()
+        if found := re.search(r"run `portico (console http://\S+)`", line):
+            command = [sys.executable, "-m", "portico", *found[1].split()]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            return done.stdout.strip(), token
     raise SystemExit("the server did not start")
 
 

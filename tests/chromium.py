@@ -13,7 +13,9 @@ import debian
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Tests run as root in containers, where Chromium's own sandbox cannot be had.
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]
+PLAIN_FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]
+# Connection-Allowlist, also in versions that enforce it only for the sites of a trial.
+FLAGS = [*PLAIN_FLAGS, "--enable-features=ConnectionAllowlists,OverrideConnectionAllowlistOriginTrial"]
 
 
 def executable() -> str:
@@ -28,10 +30,10 @@ def executable() -> str:
 
 
 @contextmanager
-def running(path: str) -> Iterator[Any]:
+def running(path: str, flags: list[str] = FLAGS) -> Iterator[Any]:
     """A browser, until the end."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
         try:
             yield browser
         finally:

@@ -148,9 +148,34 @@ def test_the_same_origin_has_more_than_one_spelling() -> None:
     assert not same_origin("https://a.example", "http://a.example")
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "::1"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"]
+)
 def test_names_of_this_machine(host: str) -> None:
     assert names_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "notlocalhost",
+        "0.0.0.0",
+        "::",
+        "2130706433",
+        "0x7f.0.0.1",
+        "0177.0.0.1",
+        "127.1",
+        # The IPv4 address inside is a loopback one, but the packets leave this machine.
+        "2002:7f00:1::",
+        "64:ff9b::7f00:1",
+        "::ffff:10.0.0.1",
+    ],
+)
+def test_hosts_that_are_not_this_machine(host: str) -> None:
+    assert not names_loopback(host)
 
 
 @pytest.mark.parametrize(

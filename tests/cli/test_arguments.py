@@ -323,7 +323,7 @@ def test_a_prompt_takes_texts() -> None:
         ([], "Missing argument 'author': expected a text."),
         (["autor=x"], "Unknown argument 'autor'. Did you mean 'author'?"),
         (["author=x", "author=y"], "Invalid argument 'author': given more than once."),
-        (["author:=5"], "write author=… without the colon"),
+        (["author:=5"], "expected a text, so author:= needs a JSON string"),
     ],
 )
 def test_what_a_prompt_does_not_take_is_refused(words: list[str], sentence: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,27 +65,69 @@ def listed(forks: Forks, env: dict[str, str]) -> Listed:
 def test_there_is_a_token_that_commands_of_the_same_user_find(
     listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
-    url, said = start("--port", "0", lines=2)
-    (token,) = set(re.findall(r"(?:token|TOKEN)=(\S+)", said))
+    url, said = start("--port", "0")
+    (file,) = (tmp_path / "data").glob("http-*[0-9].token")
+    token = file.read_text().strip()
+    assert f"PORTICO_TOKEN=$(cat {file})" in said
     assert status(url) == 401
     assert status(url, "wrong") == 401
     assert status(url, token) == 200
-    (file,) = (tmp_path / "data").glob("http-*.token")
-    assert file.read_text().strip() == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert listed(url).returncode == 0
     assert listed(url, PORTICO_DATA=str(tmp_path / "other")).returncode == 3
 
 
-def test_it_stays_the_same_and_is_printed_once(start: Start, env: dict[str, str], tmp_path: Path) -> None:
-    url, said = start("--port", "0", lines=2)
+@pytest.mark.parametrize("options", [[], ["--operator"], ["--log-format", "json"], ["--log-level", "debug"]], ids=str)
+def test_secrets_are_not_written_to_a_pipe(
+    forks: Forks, env: dict[str, str], tmp_path: Path, options: list[str]
+) -> None:
+    """Neither the first start nor the second: a log has readers who must not become the owner."""
+    said = ""
+    port = "0"
+    for _ in range(2):
+        command = ["serve", "--services", "tasks", "--transport", "http", "--port", port, *options]
+        child = forks.start(*command, env=env)
+        for line in child.stderr:
+            said += line
+            if "to look at it" in line:
+                break
+        url = re.search(r"Serving on (\S+)", said)[1]  # type: ignore[index]
+        port = url.split(":")[2].split("/")[0]
+        command = ["console", url.removesuffix("/mcp")]
+        link = forks.run(*command, env=env).stdout.strip()
+        # A request with secrets in all places, for the lines of the request log.
+        status(f"{url}?token=in-the-query", "in-the-header")
+        child.terminate()
+        out, rest = child.communicate()
+        said += out + rest
+        assert "#token=" in link
+    secrets = [file.read_text().strip() for file in (tmp_path / "data").glob("http-*.token")]
+    assert len(secrets) >= 2
+    assert not [one for one in [*secrets, "#token=", "in-the-query", "in-the-header"] if one in said]
+    assert f"run `portico console http://127.0.0.1:{port}/`" in said
+
+
+def test_a_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable[..., Any], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    port = "0"
+    for time in (1, 2):
+        child = terminal("serve", "--services", "tasks", "--transport", "http", "--port", port, PORTICO_DATA=str(data))
+        child.wait_for("to look at it, open http://127.0.0.1:")
+        child.wait_for("/#token=")
+        (file,) = data.glob("http-*[0-9].token")
+        port = file.name.split("-")[1].split(".")[0]
+        assert (file.read_text().strip() in child.shown.replace("\n", "")) is (time == 1)
+        child.process.send_signal(signal.SIGTERM)
+        child.end()
+
+
+def test_the_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: Path) -> None:
+    url, _ = start("--port", "0")
     port = url.rpartition(":")[2].partition("/")[0]
     kept = tmp_path / "data" / f"http-{port}.token"
     token = kept.read_text()
-    assert token.strip() in said
     # The same port on the same data, in another family of addresses.
     again, said = start("--port", port, "--host", "::1")
-    assert token.strip() not in said
     assert str(kept) in said
     assert status(again, token.strip()) == 200
 
@@ -125,6 +169,64 @@ def test_a_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest
     assert local_token.for_url("http://127.0.0.1:99999/mcp") is None
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8080/mcp",
+        "https://127.0.0.1:8080/mcp",
+        "http://localhost:8080",
+        "http://[::1]:8080/",
+        "http://[::ffff:127.0.0.1]:8080/mcp",
+    ],
+)
+def test_a_token_is_for_the_loopback_addresses_of_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    local_token.keep("secret", 8080)
+    assert local_token.for_url(url) == "secret"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example:8080/mcp",
+        "http://127.0.0.1.evil.example:8080/mcp",
+        "http://localhost.evil.example:8080/mcp",
+        "http://127.0.0.1:8080@evil.example:8080/",
+        "http://127.0.0.1:8080\\@evil.example:8080/",
+        "http://evil.example:8080#@127.0.0.1:8080/",
+        "http://evil.example:8080?@127.0.0.1:8080/",
+        "http://evil\t.example:8080/",
+        "http://10.0.0.1:8080/mcp",
+        "http://0.0.0.0:8080/mcp",
+        "http://2130706433:8080/mcp",
+        "http://0177.0.0.1:8080/mcp",
+        "http://[2002:7f00:1::]:8080/mcp",
+        "http://[64:ff9b::7f00:1]:8080/mcp",
+        "ftp://127.0.0.1:8080/mcp",
+        "//127.0.0.1:8080/mcp",
+        "http://127.0.0.1:80800/mcp",
+        "http://127.0.0.1/mcp",
+    ],
+)
+def test_no_other_url_gets_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    for of in ("", "operator", "console"):
+        local_token.keep("secret", 8080, of=of)
+        assert local_token.for_url(url, of=of) is None
+
+
+@pytest.mark.parametrize("of", ["", "operator", "console"])
+def test_a_listener_of_another_user_gets_no_token_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    local_token.keep("secret", 8080, str(tmp_path), of)
+    assert local_token.for_url("http://127.0.0.1:8080/", str(tmp_path), of) == "secret"
+    monkeypatch.setattr(local_token, "_listeners", lambda port: {str(os.geteuid() + 1)})
+    assert local_token.for_url("http://127.0.0.1:8080/", str(tmp_path), of) is None
+
+
 def test_a_port_is_a_port(env: dict[str, str]) -> None:
     command = [*PORTICO, "serve", "--transport", "http", "--port", "80000"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
@@ -135,7 +237,7 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
 def test_the_operators_token_is_another_and_in_a_file_of_its_own(
     forks: Forks, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
-    url, said = start("--port", "0", "--operator", lines=3)
+    url, said = start("--port", "0", "--operator", lines=2)
     port = int(url.split(":")[2].split("/")[0])
     tokens = {of: local_token.find(port, str(tmp_path / "data"), of) for of in ("", "operator")}
     assert tokens[""] and tokens["operator"] and tokens[""] != tokens["operator"]

@@ -24,6 +24,8 @@ PATIENCE_SECONDS = 60.0
 PATIENCE = 15_000  # of the browser, in milliseconds
 _TOKEN = re.compile(r"PORTICO_TOKEN=(?:\$\(cat (?P<file>[^)]+)\)|(?P<token>\S+))")
 _LINK = re.compile(r"http://\S+/#token=\S+")
+# What a log says instead of a link.
+_COMMAND = re.compile(r"run `portico (console http://\S+)`")
 
 
 # The rules of axe that are broken.
@@ -62,12 +64,18 @@ class ServedConsole:
             if found := _TOKEN.search(line):
                 token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
                 self.environment["PORTICO_TOKEN"] = token
+            if command := _COMMAND.search(line):
+                line = self._forks.run(*command[1].split(), env=self.environment).stdout
             found = _LINK.search(line)
             if found and not self.link:
                 self.link = found[0]
                 self._found.set()
         if pipe is self.process.stderr:
             self._found.set()
+
+    def fresh_link(self) -> str:
+        """Another link, for another browser."""
+        return self.portico("console", self.origin).strip()
 
     def portico(self, *command: str) -> str:
         """What another client of the same server says, on the command line."""

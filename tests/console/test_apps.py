@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+import chromium
 import ext_apps
 import node
 
@@ -270,3 +275,125 @@ def test_behind_a_gateway_an_app_calls_tools_of_its_own_server_by_their_own_name
     })""")
     assert refused == -32602
     assert not shown.wrong
+
+
+# Other hosts
+
+# Loads a page into the frame of apps, and gives what that page posts.
+SHOW = """([csp, html]) => new Promise((done) => {
+  const frame = document.createElement("iframe");
+  frame.src = `/console/frame?${new URLSearchParams({ csp: JSON.stringify(csp) })}`;
+  frame.setAttribute("sandbox", "allow-scripts allow-forms");
+  addEventListener("message", ({ source, data }) => {
+    if (source !== frame.contentWindow) return;
+    if (data.method === "ui/notifications/sandbox-proxy-ready") frame.contentWindow.postMessage({ jsonrpc: "2.0", method: "ui/notifications/sandbox-resource-ready", params: { html } }, "*");
+    else { frame.remove(); done(data.params); }
+  });
+  document.body.append(frame);
+})"""
+REACHING = """<body><script>
+  const found = {};
+  const look = async (name, act) => { try { found[name] = String(await act()); } catch (why) { found[name] = why.name; } };
+  const picture = (url) => new Promise((done, not) => { const one = new Image(); one.onload = () => done("shown"); one.onerror = () => not(new TypeError()); one.src = url; });
+  (async () => {
+    await look("fetch", () => fetch("HOST/text").then((one) => one.text()));
+    await look("redirected", () => fetch("HOST/redirect").then((one) => one.text()));
+    await look("picture", () => picture("HOST/picture"));
+    await look("data", () => picture("data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg'/>"));
+    await look("webrtc", () => { new RTCPeerConnection({ iceServers: [{ urls: "stun:127.0.0.1:9" }] }); return "made"; });
+    parent.postMessage({ jsonrpc: "2.0", method: "x", params: found }, "*");
+  })();
+</script>"""
+
+
+class Host(BaseHTTPRequestHandler):
+    """A host that an app may want to reach; remembers what was asked."""
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        body = b"<svg xmlns='http://www.w3.org/2000/svg'/>" if self.path == "/picture" else b"hello"
+        self.send_response(302 if self.path == "/redirect" else 200)
+        self.send_header("location", "/text")
+        self.send_header("access-control-allow-origin", "*")
+        self.send_header("content-type", "image/svg+xml" if self.path == "/picture" else "text/plain")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host() -> Iterator[Any]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Host)
+    server.asked = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(20)
+    server.server_close()
+
+
+def test_an_app_reaches_the_hosts_that_it_was_allowed_and_no_others(seen: Any, host: Any) -> None:
+    origin = f"http://127.0.0.1:{host.server_address[1]}"
+    html = REACHING.replace("HOST", origin)
+    refused = seen.page.evaluate(SHOW, [{"connectDomains": ["https://other.example"]}, html])
+    assert refused.pop("data") == "shown"
+    assert set(refused.values()) == {"TypeError", "NotAllowedError"} and refused["webrtc"] == "NotAllowedError"
+    assert host.asked == []
+    allowed = seen.page.evaluate(SHOW, [{"connectDomains": [origin], "resourceDomains": [origin]}, html])
+    assert allowed == {
+        "fetch": "hello", "redirected": "hello", "picture": "shown", "data": "shown", "webrtc": "NotAllowedError",
+    }  # fmt: skip
+    seen.wrong = [one for one in seen.wrong if not one.startswith(f"a request to {origin}")]
+
+
+NESTED = """<body><script>
+  const code = "parent.postMessage((() => { try { new RTCPeerConnection(); return 'made' } catch (why) { return why.name } })(), '*')";
+  addEventListener("message", ({ data }) => typeof data === "string" && parent.postMessage({ jsonrpc: "2.0", method: "x", params: { data } }, "*"));
+  const frame = document.createElement("iframe");
+  frame.srcdoc = `<script>${code}<\\/script>`;
+  document.body.append(frame);
+</script>"""
+
+
+def test_frames_within_an_app_have_no_webrtc_either(seen: Any) -> None:
+    assert seen.page.evaluate(SHOW, [{}, NESTED]) == {"data": "NotAllowedError"}
+
+
+@pytest.mark.parametrize("way", ["location = URL_", "document.forms[0].action = URL_; document.forms[0].submit()"])
+def test_a_blocked_navigation_opens_no_connection(seen: Any, way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        card = run(seen, "probes")
+        expect(app_of(card).locator("#out")).to_contain_text("answers", timeout=15_000)
+        within = next(one for one in seen.page.frames if one.url == "about:srcdoc")
+        within.evaluate(way.replace("URL_", f"'http://127.0.0.1:{listener.getsockname()[1]}/'"))
+        # Chromium opens connections before it judges; by the time that the page of the error is there it has judged.
+        expect(app_of(card).get_by_text("This content is blocked").first).to_be_attached()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_a_browser_that_cannot_contain_apps_asks_before_it_shows_one(program: str, served: Any) -> None:
+    """In a thread, because Playwright has one loop for each."""
+
+    def look() -> tuple[int, bool]:
+        with chromium.running(program, [*chromium.PLAIN_FLAGS, "--disable-features=ConnectionAllowlists"]) as browser:
+            page = browser.new_page()
+            page.goto(served.fresh_link())
+            page.locator("nav").wait_for(state="attached")
+            page.evaluate("location.hash = '#/self/tools/probes'")
+            page.get_by_role("button", name="Run Ctrl ↵").click()
+            card = page.get_by_role("region", name="Run").first
+            question = card.get_by_role("group", name="The app asks")
+            expect(question).to_contain_text("cannot keep an app from contacting other hosts")
+            before = len([one for one in page.frames if one.url == "about:srcdoc"])
+            allow(card, "Show it")
+            expect(app_of(card).locator("#out")).to_contain_text("answers", timeout=15_000)
+            return before, question.count() == 0
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(look).result(120) == (0, True)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from consoles import console_of
 from portico import Client, Context, Gateway, Server, ToolError
 from portico.auth import Principal
+from portico.cli import local_token
 from portico.console import Console
 from portico.extend import serve_http
 
@@ -239,6 +242,36 @@ async def test_over_http_the_wire_has_headers_and_no_secrets() -> None:
         await serving
 
 
+async def test_only_the_server_of_this_machine_gets_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy stands for the network, so that no other host is needed; it sees every request that leaves."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(busy(), port=0, ready=ready.set_result, stop=stop, token="s3cret"))
+    url = await asyncio.wait_for(ready, 20)
+    port = urlsplit(url).port
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    local_token.keep("s3cret", port or 0)
+    try:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+            async with asking(Console(mode="console", opens=True, auth_for=local_token.for_url)) as ask:
+                assert (await ask("open_target", target=url))["state"] == "open"
+                for host in ("evil.example", "127.0.0.1.evil.example", "[2002:7f00:1::]"):
+                    target = await ask("open_target", target=f"http://{host}:{port}/mcp")
+                    assert target["state"] == "failed"
+    finally:
+        stop.set()
+        await serving
+    assert len(heads) >= 3
+    assert not any(b"authorization" in head.lower() or b"s3cret" in head for head in heads)
+
+
 async def test_what_was_copied_runs(tmp_path: Path) -> None:
     async with asking(Console(mode="console", opens=True)) as ask:
         target = (await ask("open_target", target=EXAMPLE))["id"]
@@ -255,6 +288,123 @@ async def test_what_was_copied_runs(tmp_path: Path) -> None:
     for command in (words, [sys.executable, "-c", code]):
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
+
+
+# Texts that a shell, curl or `portico` reads as something else unless they are quoted or escaped for it.
+AWKWARD = [
+    "@/etc/hostname", "@", "-", "--json", "$HOME", "$(id)", "`id`", "it's", '"', "a\\nb\\", "two\nlines", "\ttab\r",
+    "hey!x", "!!", "~", "=ls", "*", "{a,b}", "; exit 3 #", "a & b", "\x1b[31m", "\x00", "\u2028", "\u202egpj", "\x9b1m", "",
+    " edge ", "@@x", "ключ", "😀",
+]  # fmt: skip
+ECHO = """\
+import json
+from portico import Server
+server = Server("echo", version="1")
+
+@server.tool
+def echo(values: list[str]) -> list[str]:
+    return values
+
+@server.prompt
+def tell(%s) -> str:
+    return json.dumps([%s])
+
+@server.resource("note:///{{name}}")
+def note(name: str) -> str:
+    return f"[{{name}}]"
+"""
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh"])
+async def test_copied_commands_mean_the_same_in_a_shell(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"this machine has no {shell}")
+    names = [f"a{at}" for at in range(len(AWKWARD))]
+    file = tmp_path / "ec$(id)'ho.py"
+    code = ECHO.replace("{{", "{").replace("}}", "}") % (", ".join(f"{name}: str" for name in names), ", ".join(names))
+    await asyncio.to_thread(file.write_text, code)
+
+    async def run(command: str) -> Any:
+        line = f'portico() {{ "{sys.executable}" -m portico "$@"; }}\n{command}'
+        words = [shell, "-c", line]
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    async with asking(Console(mode="console", opens=True)) as ask:
+        target = (await ask("open_target", target=str(file)))["id"]
+        stdio = (await ask("open_target", target=shlex.join([sys.executable, "-m", "portico", "serve", str(file)])))[
+            "id"
+        ]
+
+        async def copy(method: str, name: str, arguments: Any, where: str = target) -> str:
+            call = {"target": where, "method": method, "name": name, "arguments": arguments}
+            text = str((await ask("copy_as", form="portico", **call))["text"])
+            assert text.isprintable()
+            return text
+
+        for where in (target, stdio):
+            [result] = await run(await copy("tools/call", "echo", {"values": AWKWARD}, where))
+            assert result["structuredContent"] == AWKWARD
+        [message] = await run(await copy("prompts/get", "tell", dict(zip(names, AWKWARD, strict=True))))
+        assert json.loads(message["content"]["text"]) == AWKWARD
+        [contents] = await run(await copy("resources/read", "note:///a'b$(id)`!&", {}))
+        assert contents["text"] == "[a'b$(id)`!&]"
+
+
+@pytest.mark.parametrize(
+    "method, name, arguments",
+    [
+        ("tools/call", "--save=/etc", {}),
+        ("tools/call", "a\nb", {}),
+        ("resources/read", "-o", {}),
+        ("resources/read", "note:///\x1b[2J", {}),
+        ("prompts/get", "tell", {"--save": "/tmp"}),
+        ("prompts/get", "tell", {"a=@/etc/hostname": ""}),
+        ("prompts/get", "tell", {"a:": "1"}),
+    ],
+)
+async def test_what_cannot_be_written_as_a_command_is_refused(method: str, name: str, arguments: Any) -> None:
+    async with asking(Console(mode="console", opens=True)) as ask:
+        target = (await ask("open_target", target=EXAMPLE))["id"]
+        with pytest.raises(ToolError, match="Copy it as Python or JSON"):
+            await ask("copy_as", target=target, method=method, name=name, arguments=arguments, form="portico")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="this machine has no curl")
+async def test_a_copied_curl_command_sends_the_same_call() -> None:
+    server = Server("echo", version="1")
+
+    @server.tool
+    def echo(values: list[str]) -> list[str]:
+        return values
+
+    @server.resource("note:///{name}")
+    def note(name: str) -> str:
+        return f"[{name}]"
+
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop))
+    url = await asyncio.wait_for(ready, 20)
+
+    async def run(command: str) -> Any:
+        words = ["sh", "-c", f"{command} -s"]
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.partition("data: ")[2] or done.stdout)["result"]
+
+    try:
+        async with asking(Console(mode="console", opens=True)) as ask:
+            target = (await ask("open_target", target=url))["id"]
+            call = {"target": target, "method": "tools/call", "name": "echo", "arguments": {"values": AWKWARD}}
+            result = await run((await ask("copy_as", form="curl", **call))["text"])
+            assert result["structuredContent"] == AWKWARD
+            read = {"target": target, "method": "resources/read", "name": "note:///a'b$(id)`!{c,d}"}
+            result = await run((await ask("copy_as", form="curl", **read))["text"])
+            assert result["contents"][0]["text"] == "[a'b$(id)`!{c,d}]"
+    finally:
+        stop.set()
+        await serving
 
 
 async def test_calls_are_saved_in_a_file_of_their_owner(tmp_path: Path) -> None:

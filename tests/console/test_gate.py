@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
@@ -33,6 +34,25 @@ def adding() -> Server:
 async def page() -> AsyncIterator[Page]:
     async with console_of(adding()) as made:
         yield made
+
+
+@pytest.mark.parametrize(
+    "csp, connections",
+    [
+        ({}, "()"),
+        ({"baseUriDomains": ["https://base.example"]}, "()"),
+        (
+            {"connectDomains": ["wss://a.example", "https://*.b.example:8443"], "resourceDomains": ["wss://a.example"]},
+            '("wss://a.example" "https://*.b.example:8443"); redirects=allow',
+        ),
+        ({"frameDomains": ["*", 'https://x") "*', "https://c.example"]}, '("https://c.example"); redirects=allow'),
+    ],
+)
+async def test_the_frame_of_apps_may_connect_to_the_hosts_of_its_policy_only(
+    page: Page, csp: dict[str, list[str]], connections: str
+) -> None:
+    answer = await page.ask("GET", f"/console/frame?{urlencode({'csp': json.dumps(csp)})}")
+    assert answer.headers["connection-allowlist"] == connections
 
 
 async def test_the_page_is_at_the_root_and_may_run_nothing_but_its_own_code(page: Page) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -53,7 +54,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         children.append(child)
         assert child.stdout is not None
-        return next(found[0] for line in child.stdout if (found := re.search(r"http://\S+#token=\S+", line)))
+        found = next(found for line in child.stdout if (found := re.search(r"http://\S+#token=\S+|`portico .*`", line)))
+        if found[0].startswith("http"):
+            return found[0]
+        # A pipe is not a terminal: the line names the command that prints a link.
+        command = [*PORTICO, *shlex.split(found[0].strip("`"))[1:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     yield begin
     for child in children:

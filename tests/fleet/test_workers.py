@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from fleets import Line, certificate, script, without
 from portico import Client
+from portico.cli import local_token
 
 
 async def pids(port: int, least: int = 2) -> set[int]:
@@ -186,7 +188,9 @@ async def test_what_is_secret_stands_neither_in_the_environment_nor_on_the_comma
         env={"PORTICO_DATA": str(tmp_path)},
     )  # fmt: skip
     await fleet.until(lambda: any("PORTICO_TOKEN=" in text for text in fleet.log))
-    token = next(text for text in fleet.log if "PORTICO_TOKEN=" in text).partition("PORTICO_TOKEN=")[2].strip()
+    token = local_token.find(urlsplit(fleet.url).port or 0, str(tmp_path))
+    assert token is not None
+    assert not [text for text in fleet.log if token in text or "#token=" in text]
     for _ in range(2):
         async with Client(fleet.url, headers={"authorization": f"Bearer {token}"}) as client:
             assert await client.list_tools()

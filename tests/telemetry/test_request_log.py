@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import re
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from collectors import PATIENCE, PORTICO, SERVED, call, serving
+from portico.telemetry.logging_formats import formatter
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "double", "arguments": {"n": 1}}}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -156,3 +159,52 @@ def test_the_traceback_of_ones_own_file_is_shown_at_once() -> None:
     assert done.returncode == 1
     assert re.findall(r'File "(.*?)"', done.stderr) == [str(SERVED)] * 2
     assert "portico: breaks failed: Internal error (error id " in done.stderr
+
+
+HOSTILE = "a\nINFO portico: forged\r\x1b[2J\x00\x9b1m\u2028\u202e\udcff end"
+RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _record(*, failing: bool) -> logging.LogRecord:
+    if not failing:
+        return logging.LogRecord("portico", logging.ERROR, __file__, 1, "no: %s", (HOSTILE,), None)
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        return logging.LogRecord("portico", logging.ERROR, __file__, 1, HOSTILE, (), sys.exc_info())
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_record_cannot_forge_lines_or_control_a_terminal(form: str, failing: bool) -> None:
+    text = formatter(form).format(_record(failing=failing))
+    assert not RAW.search(text)
+    text.encode()
+    first, *rest = text.split("\n")
+    assert "\\n" in first and "forged" in first
+    assert all(line.startswith("    | ") for line in rest)
+    assert ("ValueError" in text) is failing
+    if form == "json":
+        assert not rest
+        assert "\nINFO portico: forged\r\x1b[2J" in json.loads(text)["message"]
+
+
+@pytest.mark.parametrize("words", [[], ["--log-level", "info"]])
+def test_the_log_of_a_command_is_escaped(tmp_path: Path, words: list[str]) -> None:
+    """With and without a line for each request."""
+    file = tmp_path / "hostile.py"
+    file.write_text(
+        "import logging\nfrom portico import Server\nserver = Server('hostile')\n"
+        f"@server.tool\ndef double(n: int) -> int:\n    raise ValueError({HOSTILE!r})\n"
+        f"logging.getLogger('portico.mine').warning('%s', {HOSTILE!r})\n"
+    )
+    said = "".join(json.dumps(one) + "\n" for one in (HELLO, READY, CALL))
+    environment = {name: value for name, value in os.environ.items() if name != "LOG_LEVEL"}
+    done = subprocess.run(
+        [*PORTICO, "serve", str(file), *words], input=said.encode(), capture_output=True, timeout=PATIENCE,
+        env=environment,
+    )  # fmt: skip
+    log = done.stderr.decode()
+    assert "WARNING portico.mine: a\\nINFO portico: forged" in log and "    | ValueError: a" in log
+    assert not RAW.search(log)
+    assert not [line for line in log.splitlines() if line.startswith("INFO portico: forged")]

@@ -65,14 +65,25 @@ def same_origin(one: str, other: str) -> bool:
 
 
 def names_loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name (RFC 6761, section 6.3), without a look-up."""
+    """Return whether a host names this machine by itself (RFC 6761, section 6.3), without resolving it.
+
+    A `localhost` name can still resolve elsewhere: `Pool` checks the address of each connection to such a host.
+    """
     host = host.rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    return host == "localhost" or host.endswith(".localhost") or is_loopback_address(host)
+
+
+def is_loopback_address(text: str) -> bool:
+    """Return whether the text is a loopback IP address, in the notation of RFC 4291 or as four decimal numbers.
+
+    Unlike `kind_of`, this does not unwrap 6to4, Teredo and NAT64 addresses: packets to those leave the machine. An
+    IPv4-mapped address does not, because the kernel connects to the IPv4 address inside.
+    """
     try:
-        return kind_of(host) == LOOPBACK
+        ip = ipaddress.ip_address(text)
     except ValueError:
         return False
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
 def check_url(url: str) -> None:

@@ -7,7 +7,7 @@
 | `key='{…}'`, `key='[…]'` | JSON, where the schema wants an object or an array and no text |
 | `a.b=value` | inside an object |
 | `key=@file`, `key=-` | what is in the file, or on standard input |
-| `key:=json` | JSON as it is |
+| `key:=json` | JSON as it is; for a prompt a string, such as `key:='"@name"'`, which is no file |
 """
 
 from __future__ import annotations
@@ -116,11 +116,13 @@ def for_prompt(required: dict[str, bool], given: list[Given]) -> dict[str, str]:
     for one in given:
         if one.key not in required:
             mistakes.append(unknown(one.key, one.text, list(required), "arguments").message)
-        elif one.raw:
-            mistakes.append(f"Invalid argument '{one.key}': it is a text, so write {one.key}=… without the colon.")
         elif one.key in arguments:
             mistakes.append(f"Invalid argument '{one.key}': given more than once.")
-        arguments[one.key] = one.read()
+        value = _parsed(one.read(), one.source or "the value") if one.raw else one.read()
+        if not isinstance(value, str):
+            mistakes.append(f"Invalid argument '{one.key}': expected a text, so {one.key}:= needs a JSON string.")
+            continue
+        arguments[one.key] = value
     missing = [name for name, needed in required.items() if needed and name not in arguments]
     mistakes = mistakes or [f"Missing argument '{name}': expected a text." for name in missing]
     if mistakes:

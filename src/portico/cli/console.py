@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from portico.auth.addresses import names_loopback
 from portico.cli import local_token
 from portico.cli.connect import connection_options, is_url
-from portico.cli.console_link import CONSOLE, page_link, secret
+from portico.cli.console_link import CONSOLE, page_link, secret, store_key
 from portico.cli.forms import parse
 from portico.cli.logs import set_log_level
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess, ConsoleGate
-from portico.console.site import SAVED, attach
+from portico.console.site import PATH, ROOT, SAVED, attach
 from portico.server.endpoint import serve_http
 from portico.server.server import Server
 from portico.store.folder import data_directory
@@ -44,13 +44,13 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
     if not isinstance(target, str) or not is_url(target):
         return None
     place = urlsplit(target)
-    if place.path not in ("", "/") or not names_loopback(place.hostname or ""):
+    if place.path not in ("", ROOT, PATH) or not names_loopback(place.hostname or ""):
         return None
-    port = place.port or (443 if place.scheme == "https" else 80)
-    key = local_token.find(port, arguments.data, CONSOLE)
-    if key is None or not local_token.is_listener_ours(port):
+    key = local_token.for_url(target, arguments.data, CONSOLE)
+    if key is None:
         raise UsageError(f"this user serves nothing at {target}; the endpoint of a server is such as {target}/mcp")
-    return ConsoleGate(ConsoleAccess(), key.encode(), _never).link(f"{place.scheme}://{place.netloc}/")
+    page = f"{place.scheme}://{place.netloc}{place.path or ROOT}"
+    return ConsoleGate(ConsoleAccess(), key.encode(), _never).link(page)
 
 
 async def _never(id: str, expires: float) -> bool:
@@ -83,6 +83,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     )
 
     def ready(url: str) -> None:
+        store_key(site, url, arguments.data)
+        # The link is the output of this command, so it goes to standard output wherever that leads.
         print(page_link(site, url), flush=True)
         print("  open this link to look at the server; Ctrl-C ends it", file=sys.stderr, flush=True)
 

@@ -7,10 +7,11 @@ import asyncio
 import sys
 
 from portico.cli import local_token
-from portico.cli.console_link import page_link, secret
+from portico.cli.console_link import HOW_TO_ENTER, describe_link, secret
 from portico.cli.data import store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
+from portico.cli.printable import printable
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess
 from portico.console.reload import Reloader
@@ -42,18 +43,18 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
             server, mode="dev", opens=True, auth_for=local_token.for_url, reloader=reloader, saved=saved
         )  # fmt: skip
 
-    how = "run `portico dev` again, or `portico console` with the address of this page: they print a new link"
-    site = attach(
-        server, ConsoleAccess(), secret(arguments.port, arguments.data), how=how, make=make, held=False
-    )  # fmt: skip
+    key = secret(arguments.port, arguments.data)
+    site = attach(server, ConsoleAccess(), key, how=HOW_TO_ENTER, make=make, held=False)
 
     def use(exchange: Exchange) -> None:
         reloader.busy = lambda: exchange.metrics.in_flight > 0
 
     def ready(url: str) -> None:
-        print(f"Serving {arguments.target} on {url}\n  to look at it, open {page_link(site, url)}", file=sys.stderr)
+        print(f"Serving {arguments.target} on {url}", file=sys.stderr)
+        if line := describe_link(site, url, arguments.data, sys.stderr):
+            print(f"  to look at it, {line}", file=sys.stderr)
         if reloader.state.state == "broken":
-            print(f"  it cannot be loaded yet:\n{reloader.state.error}", file=sys.stderr)
+            print(f"  it cannot be loaded yet:\n{printable(reloader.state.error or '')}", file=sys.stderr)
         sys.stderr.flush()
 
     server.on_http.append(use)

@@ -93,9 +93,9 @@ def _status(arguments: argparse.Namespace) -> int:
     place = urlsplit(url if "://" in url else f"http://{url}")
     if place.scheme not in ("http", "https") or not place.hostname:
         raise UsageError(f"{url!r} is no address of a gateway")
-    token = arguments.token or _known_token(place.hostname, place.port or 0, arguments.data)
-    headers = [("Authorization", f"Bearer {token}")] if token else []
     address = f"{place.scheme}://{place.netloc}{PATH}"
+    token = arguments.token or _find_token(address, arguments.data)
+    headers = [("Authorization", f"Bearer {token}")] if token else []
     with asyncio.Runner(loop_factory=new_loop) as runner:
         answer = runner.run(
             http_exchange("GET", address, headers=headers, seconds=arguments.timeout, longest=LONGEST_STATUS)
@@ -112,12 +112,13 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0 if _is_healthy(report) else 1
 
 
-def _known_token(host: str, port: int, data: str | None) -> str | None:
-    """What this user's own `portico serve` has left; sent to this machine only."""
-    said = os.environ.get("PORTICO_OPERATOR_TOKEN")
-    if said or not names_loopback(host):
-        return said
-    return local_token.find(port, data, OPERATOR) or local_token.find(port, data) or os.environ.get("PORTICO_TOKEN")
+def _find_token(url: str, data: str | None) -> str | None:
+    """Return the operator's token from the environment, or else the one that this user's `portico serve` stored."""
+    token = os.environ.get("PORTICO_OPERATOR_TOKEN")
+    if token or not names_loopback(urlsplit(url).hostname or ""):
+        return token
+    stored = local_token.for_url(url, data, OPERATOR) or local_token.for_url(url, data)
+    return stored or os.environ.get("PORTICO_TOKEN")
 
 
 def _shown(report: dict[str, Any]) -> str:

@@ -9,8 +9,9 @@ import os
 import secrets
 import stat
 from contextlib import suppress
-from urllib.parse import urlsplit
 
+from portico.auth.addresses import names_loopback, origin_of
+from portico.auth.errors import UnsafeAddress
 from portico.store.folder import data_directory
 
 _LONGEST = 256
@@ -31,14 +32,18 @@ def find(port: int, data: str | None = None, of: str = "") -> str | None:
     return token if token.isascii() and token.isprintable() and token else None
 
 
-def for_url(url: str) -> str | None:
-    """The token for a URL on this machine, if it is this user who listens there: another could have taken the port."""
+def for_url(url: str, data: str | None = None, of: str = "") -> str | None:
+    """Return the token for a URL of this machine, or None if there is none or another user listens at its port.
+
+    The token belongs to a port of this machine's loopback addresses. Another host with the same port never gets it.
+    """
     try:
-        place = urlsplit(url)
-        port = place.port or (443 if place.scheme == "https" else 80)
-    except ValueError:
+        _, host, port = origin_of(url)
+    except UnsafeAddress:
         return None
-    return find(port) if is_listener_ours(port) else None
+    if not names_loopback(host) or not is_listener_ours(port):
+        return None
+    return find(port, data, of)
 
 
 def is_listener_ours(port: int) -> bool:

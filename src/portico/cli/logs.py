@@ -18,7 +18,6 @@ else:
 LEVELS = ("debug", "info", "warning", "error", "critical")
 # What others call them.
 _ALIASES = {"trace": "debug", "warn": "warning", "fatal": "critical"}
-_PLAIN = "%(levelname)s %(name)s: %(message)s"
 
 
 def set_log_level(default: str, *, level: str | None = None, form: str | None = None, requests: bool = False) -> None:
@@ -28,10 +27,13 @@ def set_log_level(default: str, *, level: str | None = None, form: str | None = 
     """
     said = _said(level)
     chosen = _known(said or default, "--log-level" if (level or "").strip() else "LOG_LEVEL")
-    logging.basicConfig(level=chosen.upper(), format=_PLAIN)
+    logging.basicConfig(level=chosen.upper())
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(logging_formats.formatter(form or "text"))
     wanted = chosen in ("debug", "info") if said else requests
     if wanted or form is not None:
-        _log_requests(form or "text")
+        request_log.log.setLevel(logging.INFO)
+        request_log.log_requests()
 
 
 def is_level_said(level: str | None) -> bool:
@@ -48,12 +50,3 @@ def _known(said: str, where: str) -> str:
     if level not in LEVELS:
         raise UsageError(f"{where} is {said!r}, but must be one of {', '.join(LEVELS)}")
     return level
-
-
-def _log_requests(form: str) -> None:
-    formats = logging_formats
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(formats.formatter(form))
-    log = request_log
-    log.log.setLevel(logging.INFO)
-    log.log_requests()

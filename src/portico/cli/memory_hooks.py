@@ -21,6 +21,7 @@ from portico._lazy import LazyModule
 from portico.cli.data import NAME, store_url
 from portico.cli.forms import parser_for
 from portico.cli.forms.services import HOOKS
+from portico.cli.printable import one_line
 from portico.services import moments, repository
 from portico.services.memory.hooks import answers
 from portico.services.memory.hooks.sqlite_peek import CannotPeek, peek
@@ -57,7 +58,7 @@ def run(words: list[str]) -> int:
                 sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
                 sys.stdout.flush()
         except Exception as failure:  # whatever it is, the assistant is not to suffer from it
-            print(f"portico: {' '.join(str(failure).split())[:300] or type(failure).__name__}", file=sys.stderr)
+            print(f"portico: {one_line(str(failure), 300) or type(failure).__name__}", file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from portico.wire.errors import Error
 
@@ -53,6 +54,11 @@ def _escape_json(char: str) -> str:
 
 
 # Writing
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a user reads the stream, who may see secrets; a pipe, a file and a journal have other readers."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from portico.cli import faces
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import is_level_said, set_log_level
+from portico.cli.printable import is_terminal
 from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
@@ -47,7 +48,7 @@ else:
 def run(words: list[str]) -> None:
     arguments = complete_serving(parser_for("serve").read(words))
     # A person who serves over HTTP wants to see that clients come; on stdio the lines would be in a client's log.
-    shown = arguments.transport == "http" and sys.stderr is not None and sys.stderr.isatty()
+    shown = arguments.transport == "http" and is_terminal(sys.stderr)
     set_log_level("warning", level=arguments.log_level, form=arguments.log_format, requests=shown)
     if arguments.target is None:
         server, serving = _built_in(arguments)
@@ -81,15 +82,22 @@ def run(words: list[str]) -> None:
         elif _is_gateway(arguments):
             _serve_gateway(server, arguments, options, site)
         else:
-            _run(server, options, None, site)
+            _run(server, arguments, options, None, site)
     else:
         if sys.stdin.isatty():
             welcome.waiting(server, arguments)
         server.run("stdio", **options)
 
 
-def _run(server: Server, options: dict[str, Any], announce: Callable[[str], None] | None, site: Any) -> None:
-    endpoint.run(server, announce=partial(console_link.announce_console, site, announce), **options)
+def _run(
+    server: Server,
+    arguments: argparse.Namespace,
+    options: dict[str, Any],
+    announce: Callable[[str], None] | None,
+    site: Any,
+) -> None:
+    announce = partial(console_link.announce_console, site, announce, arguments.data)
+    endpoint.run(server, announce=announce, **options)
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:
@@ -102,7 +110,7 @@ def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[
     said = os.environ.get("PORTICO_OPERATOR_TOKEN")
     token = said or (local_token.find(port, arguments.data, OPERATOR) if port else None) or local_token.make()
     announce = None if said else partial(_announce_gateway, token, arguments.data)
-    _run(server, {**options, "operator_token": token}, announce, site)
+    _run(server, arguments, {**options, "operator_token": token}, announce, site)
 
 
 def _announce_gateway(token: str, data: str | None, url: str) -> None:
@@ -186,7 +194,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         options["operator_token"] = said or known or local_token.make()
         if not said:
             announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
-    _run(server, options, welcome.after(announce, server, arguments.data), site)
+    _run(server, arguments, options, welcome.after(announce, server, arguments.data), site)
 
 
 def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:
@@ -204,11 +212,11 @@ def _announce_open(how: str, url: str) -> None:
 
 
 def _announce_token(token: str, data: str | None, is_new: bool, url: str) -> None:
-    """The token is printed once; after that it is in its file."""
+    """Print the token once, if a terminal shows it; print the path of its file otherwise."""
     path = local_token.keep(token, urlsplit(url).port or 0, data)
     line = (
         f"{url}#token={token}\n  export PORTICO_TOKEN={token}"
-        if is_new
+        if is_new and is_terminal(sys.stderr)
         else f"export PORTICO_TOKEN=$(cat {quote(path)})"
     )
     said = f"  only with its token; `portico` commands of this user find it, others need it: {line}"

@@ -63,6 +63,20 @@ class PagePolicy(Struct, rename="camel"):
         }
         return "; ".join(f"{name} {value.strip() or _NONE}" for name, value in allowed.items())
 
+    def connections(self) -> str:
+        """Return the `Connection-Allowlist` header (WICG draft): a list of URL patterns, and nothing beyond them.
+
+        The Content Security Policy has no directive for WebRTC, and it judges a navigation only after a connection
+        was opened for it. This header covers both, and the documents below inherit it. Redirects are allowed where
+        there are hosts at all: those may redirect to themselves, and the policy above still judges where they lead.
+        """
+        hosts = dict.fromkeys(
+            f'"{origin}"'
+            for domains in (self.connect_domains, self.resource_domains, self.frame_domains)
+            for origin in _origins(domains).split()
+        )
+        return f"({' '.join(hosts)})" + ("; redirects=allow" if hosts else "")
+
 
 def _origins(named: list[str]) -> str:
     return " ".join(one for one in named[:MOST_ORIGINS] if re.fullmatch(ORIGIN, one))
@@ -77,4 +91,8 @@ async def frame(request: Request) -> Answer:
         return Answer(400, TEXT, b"csp is what a page says in _meta.ui.csp\n")
     if not _page:
         _page.append(Path(__file__).with_name("frame.html").read_bytes())
-    return Answer(200, (*_HEADERS, (b"content-security-policy", policy.header().encode())), _page[0])
+    policies = (
+        (b"content-security-policy", policy.header().encode()),
+        (b"connection-allowlist", policy.connections().encode()),
+    )
+    return Answer(200, (*_HEADERS, *policies), _page[0])

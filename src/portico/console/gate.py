@@ -122,7 +122,7 @@ class ConsoleGate:
         # The server's own tokens are good as well.
         self.tokens: BearerTokens | None = None
         self.identify: Identify | None = None
-        self._secret = secret
+        self.secret = secret
         # Whether something is used for the first time, in all processes.
         self._spend = spend
         # The keys of those who have left, until their sessions would have ended.
@@ -145,7 +145,7 @@ class ConsoleGate:
         return f"{text}.{self._signature(what, text)}"
 
     def _signature(self, what: str, text: str) -> str:
-        digest = hmac.digest(self._secret, f"portico console {what}\n{text}".encode(), "sha256")
+        digest = hmac.digest(self.secret, f"portico console {what}\n{text}".encode(), "sha256")
         return urlsafe_b64encode(digest[:24]).decode()
 
     @property

@@ -126,7 +126,13 @@ def _as_json(target: ConsoleTarget, method: str, name: str, arguments: dict[str,
             "io.modelcontextprotocol/clientCapabilities": {},
         }
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return json.dumps(message, ensure_ascii=False)
+    return _json(message)
+
+
+def _json(value: Any) -> str:
+    """Encode as JSON with every invisible character escaped: some of them act on a terminal or a line editor."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _as_curl(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
@@ -141,32 +147,59 @@ def _as_curl(target: ConsoleTarget, method: str, name: str, arguments: dict[str,
         "Mcp-Method": method,
         "Mcp-Name": mirrored(name),
     }
+    given = [f"  -H {_quote(f'{header}: {value}')} \\" for header, value in headers.items()]
     if target.options.get("auth") is not None or target.state.kind == "self":
-        headers["Authorization"] = "Bearer $TOKEN"
-    # In double quotes, so that the shell fills in what is not written down.
-    lines = [f"  -H {_double(f'{header}: {value}')} \\" for header, value in headers.items()]
-    body = shlex.quote(_as_json(target, method, name, arguments))
-    return "\n".join([f"curl {shlex.quote(_place(target))} \\", *lines, f"  -d {body}"])
+        # In double quotes, so that the shell fills in the token, which is not written down.
+        given.append('  -H "Authorization: Bearer $TOKEN" \\')
+    body = _quote(_as_json(target, method, name, arguments))
+    # Without --globoff curl expands brackets and braces in a URL; -d would read a file for a leading @.
+    return "\n".join([f"curl --globoff {_quote(_place(target))} \\", *given, f"  --data-raw {body}"])
 
 
-def _double(text: str) -> str:
-    kept = re.sub(r'([\\"`]|\$(?!TOKEN$))', r"\\\1", text)
-    return f'"{kept}"'
+def _quote(text: str) -> str:
+    """Quote a word for sh, bash and zsh. Raises ToolError for control characters, which no quotes make harmless."""
+    if not text.isprintable():
+        raise ToolError(
+            f"{ascii(text)[:80]} cannot be written for a shell: it has control characters. Copy it as Python or JSON"
+        )
+    # zsh expands a leading =, and all shells a leading ~, even where shlex would not quote.
+    return (
+        text if re.fullmatch(r"[A-Za-z0-9_./:][A-Za-z0-9_@%+=:,./-]*", text) else "'" + text.replace("'", "'\\''") + "'"
+    )
+
+
+def _operand(text: str) -> str:
+    """Quote a word that `portico` must not read as an option."""
+    if text.startswith("-"):
+        raise ToolError(f"{ascii(text)[:80]} would be read as an option of `portico`. Copy it as Python or JSON")
+    return _quote(text)
+
+
+def _pair(name: str, value: Any) -> str:
+    """Write an argument of a prompt as `portico prompt` reads it.
+
+    `name=@file` and `name=-` are read from elsewhere, so such a value is written as JSON: `name:="@…"`.
+    """
+    if "=" in name or name.endswith(":") or not all(name.split(".")):
+        raise ToolError(f"the name {ascii(name)[:80]} cannot be written as name=value. Copy it as Python or JSON")
+    text = value if isinstance(value, str) else _json(value)
+    is_plain = text.isprintable() and text != "-" and not text.startswith("@")
+    return _operand(f"{name}={text}" if is_plain else f"{name}:={_json(text)}")
 
 
 def _as_portico(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
     revision = f" --revision {target.state.wanted}" if target.state.wanted else ""
     place, child = _place(target), ""
     if target.state.kind == "command":
-        place, child = "", f" -- {target.state.spec}"
-    place = f" {shlex.quote(place)}" if place else ""
+        place, child = "", " -- " + " ".join(map(_quote, shlex.split(target.state.spec)))
+    place = f" {_operand(place)}" if place else ""
     if method == "resources/read":
-        return f"portico read{place} {shlex.quote(name)}{revision}{child}"
+        return f"portico read{place} {_operand(name)}{revision}{child}"
     if method == "prompts/get":
-        pairs = "".join(f" {shlex.quote(f'{key}={value}')}" for key, value in arguments.items())
-        return f"portico prompt{place} {shlex.quote(name)}{pairs}{revision}{child}"
-    given = f" --json {shlex.quote(json.dumps(arguments, ensure_ascii=False))}" if arguments else ""
-    return f"portico call{place} {shlex.quote(name)}{given}{revision}{child}"
+        pairs = "".join(f" {_pair(key, value)}" for key, value in arguments.items())
+        return f"portico prompt{place} {_operand(name)}{pairs}{revision}{child}"
+    given = f" --json {_quote(_json(arguments))}" if arguments else ""
+    return f"portico call{place} {_operand(name)}{given}{revision}{child}"
 
 
 def _as_python(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:

@@ -15,18 +15,31 @@ FORMATS = ("text", "json")
 MEMBERS = "portico_members"
 
 
-class TextLines(logging.Formatter):
-    """`LEVEL logger: message`; a line of the request log begins with its time."""
+# Before each line of a traceback. No record begins like this, so an exception's text cannot forge one.
+_CONTINUED = "    | "
 
-    def __init__(self) -> None:
-        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+class TextLines(logging.Formatter):
+    """`LEVEL logger: message` in one line, with the time first in the request log; then the traceback, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         members = getattr(record, MEMBERS, None)
-        return super().format(record) if members is None else as_text(members)
+        if members is not None:
+            return as_text(members)
+        lines = [_plain(f"{record.levelname} {record.name}: {record.getMessage()}")]
+        if record.exc_info:
+            lines += self._indent(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines += self._indent(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+    def _indent(self, text: str) -> list[str]:
+        return [_CONTINUED + _plain(line) for line in text.split("\n")]
 
 
 class JsonLines(logging.Formatter):
+    """A JSON object in one line, in which every invisible character is escaped."""
+
     def format(self, record: logging.LogRecord) -> str:
         members: dict[str, Any] | None = getattr(record, MEMBERS, None)
         line: dict[str, Any] = {
@@ -35,12 +48,24 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
         }
         if members is None:
-            line["message"] = record.getMessage()
+            line["message"] = _encodable(record.getMessage())
         else:
             line |= members
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+            line["exception"] = _encodable(self.formatException(record.exc_info))
+        text = msgspec.json.encode(line, enc_hook=str).decode()
+        return text if text.isprintable() else "".join(one if one.isprintable() else _unit(one) for one in text)
+
+
+def _encodable(text: str) -> str:
+    """Escape lone surrogates, as in names of files that are not UTF-8: they have no encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _unit(char: str) -> str:
+    """Escape a character for JSON, as one or two UTF-16 units."""
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def formatter(name: str) -> logging.Formatter:

@@ -7,6 +7,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -244,13 +245,56 @@ async def test_what_no_proxy_names_is_gone_to_directly(
     pool.give_back(place, answer)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::ffff:127.0.0.1]"])
 async def test_this_machine_is_never_asked_of_a_proxy(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     site = await listen(remembering([]))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     assert await get(pool_of(), f"http://{host}:{site.port}/x") == b"ok"
+
+
+@pytest.mark.parametrize("host", ["127.9.9.9", "localhost.", "app.localhost", "[::1]"])
+async def test_proxies_get_no_request_for_any_loopback_host(
+    listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """Whether or not the request itself succeeds: not every machine resolves or routes these."""
+    seen: list[Request] = []
+    proxy = await listen(remembering(seen))
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+    with suppress(ConnectFailed):
+        await get(pool_of(), f"http://{host}:1/x")
+    assert not seen
+
+
+def own_address() -> str | None:
+    """Return an address of this machine that is not a loopback one. Nothing is sent: UDP only picks a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("host", ["localhost", "app.localhost"])
+async def test_localhost_that_resolves_to_another_address_gets_no_request(pool_of: Any, host: str) -> None:
+    address = own_address()
+    if address is None:
+        pytest.skip("this machine has loopback addresses only")
+    received: list[bytes] = []
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(100))
+        writer.close()
+
+    async with await asyncio.start_server(read, address, 0) as server, asyncio.timeout(PATIENCE):
+        port = server.sockets[0].getsockname()[1]
+        place = Location(f"http://{host}:{port}/x", address)
+        with pytest.raises(ConnectFailed, match="expected a loopback address"):
+            await pool_of().send("GET", place, [("Authorization", "Bearer secret")])
+        await until(lambda: received)
+    assert received == [b""]
 
 
 async def test_a_pool_may_do_without_proxies(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,8 @@ FORMS: dict[str, CommandForm] = {
         "prompt",
         "TARGET NAME [key=value …]",
         "NAME [key=value …] -- COMMAND …",
-        "Fill in a prompt. Its arguments are texts: key=value, key=@file, or key=- for standard input.",
+        "Fill in a prompt. Its arguments are texts: key=value, key=@file, or key=- for standard input;\n"
+        "key:='\"@name\"' is a JSON string, for a text that begins with @ or is a single dash.",
         (TARGET, word("name", "prompts", metavar="NAME"), PAIRS),
         OUTPUT,
         JSON,

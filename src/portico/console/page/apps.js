@@ -171,11 +171,19 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   }
 
   function take({ id, method, params }) {
-    if (method === "ui/notifications/sandbox-proxy-ready") post({ method: "ui/notifications/sandbox-resource-ready", params: { html: page.html, csp: page.wishes.csp, permissions: page.wishes.permissions } });
+    if (method === "ui/notifications/sandbox-proxy-ready") deliver(params);
     else if (method === "ui/notifications/sandbox-stopped") stopped(`The app was stopped: ${params.reason}.`);
     else if (method === undefined) { if (id === "teardown") goodbye(); }
     else if (id === undefined) NOTICES.get(method)?.(isObject(params) ? params : {});
     else if (typeof id === "number" || typeof id === "string") answer(id, method, isObject(params) ? params : {});
+  }
+
+  /** Give the page to the frame. Where the browser does not enforce Connection-Allowlist, WebRTC and blocked navigations
+   * still reach any host, and nothing in the page can prevent that: then the user decides. */
+  async function deliver({ contained }) {
+    const view = frame;
+    if (!contained && !await permit("network", "Show it", "This browser cannot keep an app from contacting other hosts, because it does not support ", h("code", {}, "Connection-Allowlist"), ". The app can send them what it is shown.")) return void (view === frame && stopped("It was not shown."));
+    if (view === frame && !ended) post({ method: "ui/notifications/sandbox-resource-ready", params: { html: page.html, csp: page.wishes.csp, permissions: page.wishes.permissions } });
   }
 
   async function answer(id, method, params) {

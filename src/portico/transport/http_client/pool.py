@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from portico.auth.addresses import is_loopback_address, names_loopback
 from portico.transport.http_client.connection import HttpConnection, KnownHead, Response
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
@@ -191,6 +192,7 @@ class Pool:
                 connection = await self._dial(there.address, there.port, there.host if there.secure else None)
                 if proxy is None:
                     connection.peer = connection.transport.get_extra_info("peername")[0]
+                    _check_loopback(location, connection)
                 return connection
         except TimeoutError:
             raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
@@ -221,7 +223,7 @@ class Pool:
         import urllib.request  # slow to import, and most have no proxy
 
         url = urllib.request.getproxies().get("https" if location.secure else "http")
-        if not url or location.host in ("localhost", "127.0.0.1", "::1"):
+        if not url or names_loopback(location.host):
             return None
         # NO_PROXY may name a port.
         if urllib.request.proxy_bypass(location.host) or urllib.request.proxy_bypass(
@@ -250,6 +252,20 @@ class Pool:
         assert transport is not None
         connection.connection_made(transport)
         return connection
+
+
+def _check_loopback(location: Location, connection: HttpConnection) -> None:
+    """Raise ConnectFailed if a loopback URL led to another machine, before anything was sent there.
+
+    A hosts file or a name server decides what `localhost` means. Tokens for this machine are chosen by the name in the
+    URL, and http is allowed for it, so the address must be one of this machine.
+    """
+    if names_loopback(location.host) and not is_loopback_address(connection.peer or ""):
+        connection.drop()
+        raise ConnectFailed(
+            f"cannot connect to {location.authority}: it resolves to {connection.peer}, expected a loopback address; "
+            "check the hosts file and the name server"
+        )
 
 
 def _has_proxies() -> bool:
