@@ -80,11 +80,8 @@ class Turns(Generic[T]):
 
     def take_if(self, may: Callable[[str], bool]) -> T | None:
         """Take the next one of an owner for whom `may` is true, or return None."""
-        owner = next((owner for owner in self._owners if may(owner)), None)
-        if owner is None:
-            return None
-        self._owners.move_to_end(owner, last=False)
-        return self.take()
+        owner = self.next_owner(may)
+        return None if owner is None else self.take(owner)
 
     @property
     def owners(self) -> Set[str]:
