@@ -47,7 +47,8 @@ def _owner(call: Call) -> str:
 class Turns(Generic[T]):
     """What waits. The next one is of the owner who has waited longest for a turn, and there of such a client."""
 
-    def __init__(self, most: int = MOST_WAITING, most_in_all: int = MOST_WAITING_IN_ALL) -> None:
+    def __init__(self, most: int | None = None, most_in_all: int | None = None) -> None:
+        """Without numbers, as many wait as MOST_WAITING and MOST_WAITING_IN_ALL say."""
         self._most, self._most_in_all = most, most_in_all
         self._owners: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
         self._waiting: dict[str, int] = {}
@@ -120,7 +121,9 @@ class Turns(Generic[T]):
     def check_room(self, caller: Caller, at_once: int) -> None:
         """Raises ToolError where no more may wait; `at_once` of them have their turn together."""
         waiting = self._waiting.get(caller[0], 0)
-        if waiting < self._most and self.total < self._most_in_all:
+        most = MOST_WAITING if self._most is None else self._most
+        most_in_all = MOST_WAITING_IN_ALL if self._most_in_all is None else self._most_in_all
+        if waiting < most and self.total < most_in_all:
             return
         seconds = max(1, round(waiting * self._seconds / at_once))
         raise ToolError(

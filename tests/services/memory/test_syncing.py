@@ -316,7 +316,7 @@ async def test_more_than_can_be_held_is_refused_without_being_read(
     for number in range(20):
         await keep(ann, f"number {number} about plums", on_duplicate="keep")
     await sync(ann)
-    monkeypatch.setattr(git_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(git_module, "MAX_READ_BYTES", 1000)
     synced = await sync(bob)
     assert 0 < synced.added < 20 and len(synced.problems) == 20 - synced.added
     monkeypatch.setattr(git_module, "LONGEST_LIST", 500)
