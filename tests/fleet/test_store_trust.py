@@ -18,7 +18,7 @@ import pytest
 
 from fleets import SERVER, Line, Session, free_port
 from portico.auth.principal import Principal
-from portico.fleet.folder import shared_folder
+from portico.fleet.folder import FleetFolder, shared_folder
 from portico.fleet.rows import opened
 from portico.fleet.sending import head_of
 from portico.fleet.signing import Forwarding, Forwardings
@@ -95,10 +95,12 @@ async def workers_of(store: str) -> list[str]:
         return await database.read(lambda tx: tx.all(str, "select id from portico_worker order by id"))
 
 
-def folder_in(temporary: Path) -> Path:
+def folder_in(temporary: Path) -> FleetFolder:
     """Where the workers have their sockets."""
     [found] = temporary.glob(f"portico-{os.getuid()}-*")
-    return found
+    folder = FleetFolder(str(found), "f" * 16)
+    folder.open()
+    return folder
 
 
 def call(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -116,20 +118,21 @@ async def test_requests_are_sent_on_to_the_internal_socket_alone(serve: Any, ser
     answer = await answer_of(public, forwarded(keys, worker, "/mcp", call("who"), principal=ada))
     assert answer.startswith(b"HTTP/1.1 403 ")
     folder = folder_in(tmp_path)
-    inner = await asyncio.open_unix_connection(str(folder / worker))
+    inner = await asyncio.open_unix_connection(folder.path(worker))
     assert b"ada" in await answer_of(inner, forwarded(keys, worker, "/mcp", call("who"), principal=ada))
     # What is in the row is not the key.
     with closing(sqlite3.connect(store)) as database:
         [(secret,)] = database.execute("select secret from portico_fleet_key").fetchall()
     for guess in (bytes.fromhex(secret), secret.encode()):
-        inner = await asyncio.open_unix_connection(str(folder / worker))
+        inner = await asyncio.open_unix_connection(folder.path(worker))
         data = forwarded(SigningKeys([guess]), worker, "/mcp", call("who"), principal=ada)
         assert (await answer_of(inner, data)).startswith(b"HTTP/1.1 403 ")
     # The internal socket takes nothing else.
     for path in ("/mcp", "/healthz", "/metrics"):
-        inner = await asyncio.open_unix_connection(str(folder / worker))
+        inner = await asyncio.open_unix_connection(folder.path(worker))
         plain = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
         assert (await answer_of(inner, plain)).startswith(b"HTTP/1.1 403 ")
+    folder.close()
 
 
 async def test_no_other_worker_vouches_for_a_visitor_of_the_console(serve: Any, tmp_path: Path) -> None:
@@ -138,9 +141,10 @@ async def test_no_other_worker_vouches_for_a_visitor_of_the_console(serve: Any, 
     keys, [worker] = await real_keys(store), await workers_of(store)
     folder = folder_in(tmp_path)
     for principal in (None, Principal("ada"), Principal("owner", issuer="portico console")):
-        inner = await asyncio.open_unix_connection(str(folder / worker))
+        inner = await asyncio.open_unix_connection(folder.path(worker))
         data = forwarded(keys, worker, "/console/mcp", call("about"), principal=principal)
         assert (await answer_of(inner, data)).startswith(b"HTTP/1.1 401 ")
+    folder.close()
 
 
 async def test_machines_send_requests_to_a_port_that_clients_do_not_use(
