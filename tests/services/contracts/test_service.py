@@ -411,6 +411,15 @@ async def test_only_so_many_run_at_once(server: Server) -> None:
             await started(client, "hang")
 
 
+async def test_one_principal_cannot_hold_every_place(server: Server) -> None:
+    async with Client(server, principal=Principal("ann")) as ann, Client(server, principal=Principal("bob")) as bob:
+        for _ in range(jobs.MAX_RUNNING_PER_PRINCIPAL):
+            await started(ann, "hang")
+        with pytest.raises(ToolError, match="of your calls are running"):
+            await started(ann, "hang")
+        await started(bob, "hang")
+
+
 async def test_what_is_running_ends_with_the_server() -> None:
     server = Server("s")
     server.add(Contracts())

@@ -18,6 +18,8 @@ from portico.services.contracts import outcomes
 from portico.services.contracts.outcomes import Outcome
 
 MOST_RUNNING = 32
+# Of one principal, where clients log in: none of them can hold every place.
+MAX_RUNNING_PER_PRINCIPAL = 8
 MOST_KEPT = 500
 MOST_LINES = 200
 LONGEST_LINE = 2000
@@ -75,9 +77,11 @@ class BackgroundCalls:
     def start(self, tool: str, owner: str, work: Work) -> BackgroundCall:
         """Raises Full."""
         self._forget()
-        running = sum(job.status == "working" for job in self._jobs.values())
-        if running >= MOST_RUNNING:
-            raise Full(f"{running} calls are running already, which is the most.")
+        working = [job.owner for job in self._jobs.values() if job.status == "working"]
+        if len(working) >= MOST_RUNNING:
+            raise Full(f"{len(working)} calls are running already, which is the most.")
+        if owner and working.count(owner) >= MAX_RUNNING_PER_PRINCIPAL:
+            raise Full(f"{MAX_RUNNING_PER_PRINCIPAL} of your calls are running already, which is the most.")
         job = BackgroundCall(f"job_{secrets.token_urlsafe(18)}", tool, owner, self._clock())
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(self._run(job, work))
