@@ -55,7 +55,7 @@ class Breaker:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         return ToolError(
             f"{alias} does not answer since {since}: {brief(self.failure)}. It is tried again in {seconds} s.",
-            kind="ServiceUnavailable",
+            kind="ToolExecutionError",
             details={"upstream": alias, "retry_after": seconds},
             retryable=True,
         )

@@ -91,7 +91,7 @@ class Lanes:
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
-            raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ServiceUnavailable")
+            raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ToolExecutionError")
         able = carried(call.capabilities)
         lane = self._free(self._key(call, able))
         while lane is None:
@@ -184,7 +184,7 @@ class Lanes:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ToolError(f"{self.alias} was removed.", kind="ServiceUnavailable", details={"upstream": self.alias})
+            raise ToolError(f"{self.alias} was removed.", kind="ToolExecutionError", details={"upstream": self.alias})
 
     def _with_headers(self, call: Call) -> UpstreamSettings:
         """The settings, with what the client sends on in each request of the connection."""

@@ -423,7 +423,7 @@ class GatewayUpstream:
         if isinstance(failure, BadStatus) or self.breaker.is_open:
             return self.breaker.refusal(self.alias)
         what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
-        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
+        return ToolError(what, kind="ToolExecutionError", details={"upstream": self.alias})
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target

@@ -33,7 +33,7 @@ class SavedScript(Struct):
             raise ToolError(
                 f"The script {self.name!r} was saved when {', '.join(changed)} was another tool than now. "
                 f"Look at it, run it with save={self.name!r} and it is saved anew:\n{self.code[:LONGEST_SHOWN]}",
-                kind="Outdated",
+                kind="ToolExecutionError",
                 details={"changed": changed},
             )
 
@@ -73,7 +73,7 @@ class SavedScripts:
 
     async def save(self, owner: str, script: SavedScript) -> None:
         if not await self._store.write(_save, owner, script):
-            raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="LimitExceeded")
+            raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="ApiLimitExceeded")
 
     async def find(self, owner: str, name: str) -> SavedScript:
         """Raises ToolError if there is none."""

@@ -14,7 +14,7 @@ from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, D
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
-from portico.services.contracts.outcomes import Outcome, data_schema
+from portico.services.contracts.outcomes import Outcome, data_schema, is_declared
 
 Name = Annotated[str, "The name that the server lists it by"]
 Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_name"]
@@ -169,7 +169,7 @@ def _entry(contract: Contract, tool: Definition) -> ToolEntry:
         tool.invocation,
         str(contract.version_of(tool)),
         summary(tool.description),
-        tool.output_schema is not None,
+        is_declared(tool.output_schema),
         tool.hint("readOnlyHint"),
     )
 
