@@ -139,8 +139,8 @@ if TYPE_CHECKING:
     from portico.wire.subscriptions import Filter as Filter
     from portico.wire.tasks import TASKS_EXTENSION as TASKS_EXTENSION
     from portico.wire.tools import (
-        ERROR as ERROR, RESULT as RESULT, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
-        ToolAnnotations as ToolAnnotations,
+        ERROR as ERROR, RESULT as RESULT, WRAPPED as WRAPPED, CallToolParams as CallToolParams,
+        CallToolResult as CallToolResult, ToolAnnotations as ToolAnnotations,
         ListToolsResult as ListToolsResult,
     )
     from portico.wire.uris import Template as Template

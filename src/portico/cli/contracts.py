@@ -45,7 +45,7 @@ LONGEST_QUOTE = 300
 # These look at prompts, resources and templates, too.
 _WHOLE = ("lint", "lock", "check", "diff")
 # The workflow commands that show the levels of a change. Errors and warnings are called the same.
-_WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice"}
+_WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice", "recommendation": "notice"}
 
 
 def run(words: list[str]) -> int:
@@ -153,7 +153,10 @@ class ContractsCommand:
         errors = [one for _, one in findings if one.severity == "error"]
         warnings = [one for _, one in findings if one.severity == "warning"]
         if self.form != "json":
-            self.printer.line(f"specifications: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}")
+            advice = [one for _, one in findings if one.severity == "recommendation"]
+            counts = [_counted(errors, "error"), _counted(warnings, "warning")]
+            counts += [_counted(advice, "recommendation")] if advice else []
+            self.printer.line(f"specifications: {', '.join(counts)}")
         return 1 if errors or (self.arguments.strict and warnings) else 0
 
     def _findings(self, target: Target) -> Iterable[tuple[str, LintFinding]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -67,6 +68,7 @@ class Linted(Struct):
     ok: Annotated[bool, "Whether there are no errors"]
     errors: Annotated[int, "How many errors"]
     warnings: Annotated[int, "How many things that could be better"]
+    recommendations: Annotated[int, "How many recommendations of the standard are not followed"]
     findings: Annotated[list[LintFinding], "Each with its line, from the top"]
 
 
@@ -184,8 +186,9 @@ def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
 
 
 def linted(findings: list[LintFinding]) -> Linted:
-    errors = sum(one.severity == "error" for one in findings)
-    return Linted(not errors, errors, len(findings) - errors, findings)
+    count = Counter(one.severity for one in findings)
+    errors = count["error"]
+    return Linted(not errors, errors, count["warning"], count["recommendation"], findings)
 
 
 def compared(difference: Difference) -> Compared:

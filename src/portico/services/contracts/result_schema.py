@@ -104,11 +104,10 @@ def _needed_definitions(inner: Schema, root: Schema) -> Schema:
             _, _, rest = reference.partition("#/")
             group, _, name = rest.partition("/")
             name = name.partition("/")[0].replace("~1", "/").replace("~0", "~")
-            known = root.get(group)
-            if group in _DEFINITIONS and isinstance(known, dict) and name in known:
-                if name not in needed.setdefault(group, {}):
-                    needed[group][name] = known[name]
-                    waiting.append(known[name])
+            known: dict[str, Any] = root.get(group) or {}
+            if group in _DEFINITIONS and name in known and name not in needed.setdefault(group, {}):
+                needed[group][name] = known[name]
+                waiting.append(known[name])
     return dict(needed)
 
 

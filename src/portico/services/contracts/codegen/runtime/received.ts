@@ -26,16 +26,19 @@ export class ToolFailure extends Error {
 
 /** The server has another major version of a tool than this client was generated for. Nothing was called. */
 export class IncompatibleVersion extends Error {
-  constructor(
-    readonly tool: string,
-    readonly expected: string,
-    readonly found: string,
-  ) {
+  readonly tool: string;
+  readonly expected: string;
+  readonly found: string;
+
+  constructor(tool: string, expected: string, found: string) {
     super(
       `${tool}: this client was generated for version ${expected}, and the server has version ${found}, which is not ` +
         "compatible. Generate the client again: portico contracts codegen",
     );
     this.name = "IncompatibleVersion";
+    this.tool = tool;
+    this.expected = expected;
+    this.found = found;
   }
 }
 
