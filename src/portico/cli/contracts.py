@@ -34,6 +34,7 @@ from portico.services.contracts.diff import (
 )
 from portico.services.contracts.lint import LintFinding, lint, lint_offers, lint_tools
 from portico.services.contracts.lock import Drift
+from portico.services.contracts.merging import merge
 from portico.services.contracts.offers import Offer, OfferKind, offers_of
 from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.render import render
@@ -116,7 +117,12 @@ class ContractsCommand:
     def render(self) -> int:
         contract = self.contract(self.only_target())
         lines = [{"tool": tool.invocation, "markdown": render(contract, [tool])} for tool in contract.tools]
-        return self._write(render(contract), lines)
+        text = render(contract)
+        path = self.arguments.out
+        if path is not None:
+            # Text that was written by hand into the file is preserved.
+            text = merge(text, read_text(path, LONGEST_FILE) if os.path.exists(path) else "")
+        return self._write(text, lines)
 
     def codegen(self) -> int:
         contract, language = self.contract(self.only_target()), self.arguments.language
