@@ -124,7 +124,7 @@ class Browsing(Asking):
         return f"Python {(await self._info())['python']}"
 
     @resource("python://system/info", name="System Info", mime_type="application/json")
-    async def system(self, ctx: Context) -> dict[str, Any]:
+    async def system(self, ctx: Context) -> replies.SystemInfo:
         """Version, mode and limits"""
         return await self._info(ctx)
 
