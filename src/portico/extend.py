@@ -141,8 +141,8 @@ if TYPE_CHECKING:
     from portico.wire.subscriptions import Filter as Filter
     from portico.wire.tasks import TASKS_EXTENSION as TASKS_EXTENSION
     from portico.wire.tools import (
-        ERROR as ERROR, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
-        ToolAnnotations as ToolAnnotations,
+        ERROR as ERROR, RESULT as RESULT, WRAPPED as WRAPPED, CallToolParams as CallToolParams,
+        CallToolResult as CallToolResult, ToolAnnotations as ToolAnnotations,
         ListToolsResult as ListToolsResult,
     )
     from portico.wire.uris import Template as Template
@@ -245,7 +245,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.wire.subscriptions": ("Filter",),
     "portico.wire.tasks": ("TASKS_EXTENSION",),
     "portico.wire.tools": (
-        "ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations",
+        "ERROR", "RESULT", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations",
         "ListToolsResult",
     ),
     "portico.wire.uris": ("Template",),

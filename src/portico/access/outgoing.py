@@ -193,7 +193,7 @@ class UserAuth:
             raise ToolError(
                 f"{self.account.alias} wants each person's own account, and this server has no login for people: its "
                 "operator has to configure one.",
-                kind="ServiceUnavailable",
+                kind="ToolExecutionError",
             )
         return found
 

@@ -34,6 +34,7 @@ from portico.services.contracts.diff import (
 )
 from portico.services.contracts.lint import LintFinding, lint, lint_offers, lint_tools
 from portico.services.contracts.lock import Drift
+from portico.services.contracts.merging import merge
 from portico.services.contracts.offers import Offer, OfferKind, offers_of
 from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.render import render
@@ -45,7 +46,7 @@ LONGEST_QUOTE = 300
 # These look at prompts, resources and templates, too.
 _WHOLE = ("lint", "lock", "check", "diff")
 # The workflow commands that show the levels of a change. Errors and warnings are called the same.
-_WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice"}
+_WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice", "recommendation": "notice"}
 
 
 def run(words: list[str]) -> int:
@@ -116,7 +117,12 @@ class ContractsCommand:
     def render(self) -> int:
         contract = self.contract(self.only_target())
         lines = [{"tool": tool.invocation, "markdown": render(contract, [tool])} for tool in contract.tools]
-        return self._write(render(contract), lines)
+        text = render(contract)
+        path = self.arguments.out
+        if path is not None:
+            # Text that was written by hand into the file is preserved.
+            text = merge(text, read_text(path, LONGEST_FILE) if os.path.exists(path) else "")
+        return self._write(text, lines)
 
     def codegen(self) -> int:
         contract, language = self.contract(self.only_target()), self.arguments.language
@@ -153,7 +159,10 @@ class ContractsCommand:
         errors = [one for _, one in findings if one.severity == "error"]
         warnings = [one for _, one in findings if one.severity == "warning"]
         if self.form != "json":
-            self.printer.line(f"specifications: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}")
+            advice = [one for _, one in findings if one.severity == "recommendation"]
+            counts = [_counted(errors, "error"), _counted(warnings, "warning")]
+            counts += [_counted(advice, "recommendation")] if advice else []
+            self.printer.line(f"specifications: {', '.join(counts)}")
         return 1 if errors or (self.arguments.strict and warnings) else 0
 
     def _findings(self, target: Target) -> Iterable[tuple[str, LintFinding]]:

@@ -50,7 +50,6 @@ from portico.wire.errors import (
     HeaderMismatch,
     MissingCapability,
     ProtocolError,
-    ToolError,
     UsageError,
 )
 from portico.wire.inputs import ElicitResult
@@ -381,7 +380,7 @@ class Client:
             self._promises.forget()
             result = read(await self._promises.of(tool, timeout, fresh=True) or promised)
         if result.is_error and raise_on_error:
-            raise ToolError(result.text)
+            raise results.tool_error(result)
         return result
 
     # Tasks

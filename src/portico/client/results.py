@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct
 
 from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, has_formats, with_formats
 from portico.wire.content import TextContent
-from portico.wire.errors import ProtocolError, UsageError
-from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
+from portico.wire.errors import ProtocolError, ToolError, UsageError
+from portico.wire.tools import ERROR, WRAPPED, ReceivedToolResult, Tool
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -41,6 +41,30 @@ class CallToolResult(Struct, Generic[T]):
     @property
     def text(self) -> str:
         return "".join(block.text for block in self.content if isinstance(block, TextContent))
+
+
+def tool_error(result: CallToolResult[Any]) -> ToolError:
+    """Return the error of a failed result, with the `kind`, `details` and `retryable` that its `_meta` reports."""
+    about = (result.meta or {}).get(ERROR)
+    if not isinstance(about, dict):
+        return ToolError(result.text)
+    kind, retryable = about.get("error_type"), about.get("retryable")
+    return ToolError(
+        result.text,
+        kind=kind if isinstance(kind, str) else None,
+        details=_error_details(about),
+        retryable=retryable if isinstance(retryable, bool) else None,
+    )
+
+
+def _error_details(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the members that ToolError puts beside its kind; an MCPErrorDetail has them under `error_details`."""
+    details = {name: value for name, value in about.items() if name not in _KNOWN_MEMBERS}
+    inner = about.get("error_details")
+    return {**details, **inner} if isinstance(inner, dict) else details if inner is None else {**details, "text": inner}
+
+
+_KNOWN_MEMBERS = frozenset({"error_type", "error_message", "error_details", "retryable"})
 
 
 class BrokenPromise(ProtocolError):

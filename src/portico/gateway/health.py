@@ -89,7 +89,7 @@ class Breaker:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         return ToolError(
             f"{alias} does not answer since {since}: {self._described}. It is tried again in {seconds} s.",
-            kind="ServiceUnavailable",
+            kind="ToolExecutionError",
             details={"upstream": alias, "retry_after": seconds},
             retryable=True,
         )
@@ -189,7 +189,7 @@ class UpstreamHealth:
 
     def _refusal_of(self, failure: Error, error_id: str) -> ToolError:
         what = f"{self.alias}: {describe(failure)} (error id {error_id})."
-        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias, "error_id": error_id})
+        return ToolError(what, kind="ToolExecutionError", details={"upstream": self.alias, "error_id": error_id})
 
     def _is_own(self, call: Call) -> bool:
         """Whether a failure of this call is one for all: of the gateway itself or of the local client, at an upstream

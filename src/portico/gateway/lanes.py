@@ -116,7 +116,7 @@ class Lanes:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
             error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
-            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", kind="ServiceUnavailable")
+            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", kind="ToolExecutionError")
         able = carried(call.capabilities)
         key = self._key(call, able)
         lane = self._free(key)
@@ -273,7 +273,7 @@ class Lanes:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ToolError(f"{self.alias} was removed.", kind="ServiceUnavailable", details={"upstream": self.alias})
+            raise ToolError(f"{self.alias} was removed.", kind="ToolExecutionError", details={"upstream": self.alias})
 
     def _with_headers(self, call: Call) -> UpstreamSettings:
         """The settings, with what the client sends on in each request of the connection."""

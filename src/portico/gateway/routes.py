@@ -283,7 +283,7 @@ class Routes:
         if held is None or not (call.facet is None or call.facet.shows(held.alias, held.inward)):
             return
         if await self._admits(call, kind, Owned(held.alias, held.inward)):
-            raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+            raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionError")
 
     async def _refuse_absent(self, call: Call, kind: str, name: str) -> None:
         """Say whose a name is, and when that one is tried again, if its upstream is away; or why it refuses the

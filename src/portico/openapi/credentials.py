@@ -100,7 +100,7 @@ class SecuritySchemes:
 def _put_key(request: ApiRequest, scheme: dict[str, Any], key: str) -> None:
     place, name = scheme.get("in"), str(scheme.get("name", ""))
     if place != "query" and (not TOKEN.fullmatch(name) or name.lower() in OUR_HEADERS):
-        raise ToolError("The API has a security scheme that no request can have.", kind="UpstreamError")
+        raise ToolError("The API has a security scheme that no request can have.", kind="ToolExecutionError")
     if place == "query":
         request.query = [(known, value) for known, value in request.query if known != escape_name(name)]
         request.query.append((escape_name(name), escaped(key)))

@@ -83,14 +83,16 @@ class HttpApiSender:
             there = place.neighbour(location)
             self._drop(place, response)
             if there is None:
-                raise ToolError("The API redirects to another origin, where nothing was sent.", kind="UpstreamError")
+                raise ToolError(
+                    "The API redirects to another origin, where nothing was sent.", kind="ToolExecutionError"
+                )
             if response.status not in (307, 308) and method != "HEAD":
                 if method != "GET" and response.status != 303:
-                    raise ToolError(f"The API redirects a {method}, which was not repeated.", kind="UpstreamError")
+                    raise ToolError(f"The API redirects a {method}, which was not repeated.", kind="ToolExecutionError")
                 method, body = "GET", b""
                 headers = tuple(one for one in headers if one[0].lower() != "content-type")
             place = there
-        raise ToolError("The API redirects in circles.", kind="UpstreamError")
+        raise ToolError("The API redirects in circles.", kind="ToolExecutionError")
 
     async def _exchange(self, method: str, place: Location, headers: Headers, body: bytes, call: Any) -> Response:
         if self.carrier is None:
@@ -185,9 +187,9 @@ class _AsgiExchange:
         except Exception as failure:
             # Starlette raises again what it has answered with 500 already: that is for the log of the application.
             if self._answer.status < 500:
-                raise ToolError("The application failed.", kind="UpstreamError") from failure
+                raise ToolError("The application failed.", kind="ToolExecutionError") from failure
         if not self._answer.status:
-            raise ToolError("The application gave no answer.", kind="UpstreamError")
+            raise ToolError("The application gave no answer.", kind="ToolExecutionError")
         self._answer.body = bytes(self._body)
         return self._answer
 

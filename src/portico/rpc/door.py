@@ -314,7 +314,7 @@ class Door:
                 return self._encode(call, failed_result(call, failure))
             if isinstance(failure, ToolError):
                 # A prompt or a resource that says what is wrong with what it was given.
-                wrong = InvalidParams if failure.kind == "Validation" else InternalError
+                wrong = InvalidParams if failure.kind == "ValidationError" else InternalError
                 return self._refuse(call, wrong(_text(failure), failure.described()))
             return self._refuse(call, unexpected(failure, call.method, call.reply))
         except Exception as worse:

@@ -64,7 +64,7 @@ class Metrics:
         if failure is not None:
             outcome = _outcome(failure, call.revision)
         else:
-            outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
+            outcome = "tool_error" if isinstance(result, CallToolResult) and result.is_error is True else ""
         told = method == "tools/call" and call.read is not None and outcome != "-32602"
         tool = call.read[1].name if told else ""  # type: ignore[index]
         series = self._series.get((method, tool, outcome)) or self._new_series(method, tool, outcome)
@@ -135,7 +135,8 @@ def error_type(call: Call, result: Any, failure: BaseException | None) -> str:
         # What another server has said, and is passed on as it is.
         with suppress(ValueError, RecursionError):
             return "tool_error" if _refused.decode(result).is_error else ""
-    return "tool_error" if type(result) is CallToolResult and result.is_error else ""
+    # A profile answers with a subclass, which may leave `is_error` unset.
+    return "tool_error" if isinstance(result, CallToolResult) and result.is_error is True else ""
 
 
 _refused = json.Decoder(_Judged)

@@ -26,7 +26,7 @@ MOST_NAMED = 50
 
 _INVALID = (InvalidParams, InvalidRequest, ParseError)
 # What a tool's refusal of its arguments is called, in results and in errors.
-_INVALID_KINDS = frozenset({"Validation", "ValidationError", "InvalidParams"})
+_INVALID_KINDS = frozenset({"ValidationError", "InvalidParams"})
 # The lists of what there is, by method: where they stand in the result, and what names their members.
 _LISTS = {
     "tools/list": ("tools", "name"),

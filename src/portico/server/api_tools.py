@@ -81,7 +81,9 @@ class Api(Struct):
         request = shape.request(arguments)
         base = base_of(shape.operation.servers(self.document), self.variables)
         if self.needs_place and not is_absolute(base):
-            raise ToolError("Where the API is is not known: its operator has to give its url.", kind="UpstreamError")
+            raise ToolError(
+                "Where the API is is not known: its operator has to give its url.", kind="ToolExecutionError"
+            )
         await self.schemes.put(request, shape.operation)
         try:
             answer = await self.sender.send(request, base, self.longest, call)
@@ -90,13 +92,13 @@ class Api(Struct):
             if type(failure) is ConnectFailed:
                 # It has the address of the API, which is not for clients.
                 why = f" (error id {log_failure(log, 'an API cannot be reached', failure)})"
-            raise ToolError(f"The API cannot be reached{why}.", kind="UpstreamError", retryable=True) from None
+            raise ToolError(f"The API cannot be reached{why}.", kind="ToolExecutionError", retryable=True) from None
         except UsageError as mistake:
             raise ToolError(f"The request cannot be sent: {mistake}.", kind="ValidationError") from None
         if not 200 <= answer.status < 300:
             raise _refused(answer)
         if answer.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            raise ToolError("The API answers compressed, although it was not asked to.", kind="UpstreamError")
+            raise ToolError("The API answers compressed, although it was not asked to.", kind="ToolExecutionError")
         return answer
 
 
@@ -194,7 +196,7 @@ class OperationTool(Tool):
     def _unfit(self, answer: ApiAnswer) -> ToolError:
         return ToolError(
             f"The API answered {answer.status} with what does not fit its own description: {_shown(answer.body)}",
-            kind="UpstreamError",
+            kind="ToolExecutionError",
             details={"status": answer.status},
         )
 
@@ -239,7 +241,7 @@ def _refused(answer: ApiAnswer) -> ToolError:
         details["retryAfter"] = answer.headers["retry-after"][:100]
     return ToolError(
         f"The API answered {_status(answer.status)}{': ' + said if said else '.'}",
-        kind="UpstreamError",
+        kind="ToolExecutionError",
         details=details,
         retryable=answer.status in _RETRYABLE,
     )

@@ -264,7 +264,7 @@ def _refusal(method: str, seconds: int) -> ToolError | TooManyRequests:
     if method != "tools/call":
         return TooManyRequests(seconds)
     what = f"Too many requests. Wait {seconds} s before the next one."
-    return ToolError(what, kind="RateLimited", details={"retry_after": seconds}, retryable=True)
+    return ToolError(what, kind="ApiLimitExceeded", details={"retry_after": seconds}, retryable=True)
 
 
 def _sender_of(call: Call) -> Any:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from portico import Server, Service, UsageError, __version__
 from portico._lazy import LazyModule, load_module
 from portico.extend import Tool, expand_paths
 from portico.services import settings
-from portico.services.contracts.invocations import INVOCATION, VERSION, invocation, is_invocation, numbered
+from portico.services.contracts.invocations import INVOCATION, NOTES, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shape_settings import ServiceShape
 
@@ -151,7 +151,8 @@ def listed(server: Server, *, files: bool) -> list[str]:
         tool = server.tools.get(name)
         if tool is None or (name.startswith("fs_") and not files):
             continue
-        size = len(msgspec.json.encode(replace(tool.definition, output_schema=None)))
+        meta = {name: part for name, part in (tool.definition.meta or {}).items() if name != NOTES}
+        size = len(msgspec.json.encode(replace(tool.definition, output_schema=None, meta=meta or None)))
         if size <= room and len(found) < MOST_LISTED:
             found.append(name)
             room -= size
@@ -235,13 +236,23 @@ def _addressed(tool: Tool, service: str) -> Tool:
         other.aliases = (*tool.aliases, dotted, f"{service}_{tool.name}")
     elif dotted not in known:
         dotted = known[0]
-    other.redefine(partial(_versioned, dotted))
+    other.redefine(partial(_versioned, service, dotted))
     return other
 
 
-def _versioned(dotted: str, said: ToolDefinition) -> ToolDefinition:
+def _versioned(service: str, dotted: str, said: ToolDefinition) -> ToolDefinition:
     meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(said.meta or {})}
+    uses = _use_cases(service).get(dotted)
+    if uses:
+        meta.setdefault(NOTES, {"use_cases": uses})
     return replace(said, meta=meta, input_schema=_explicit(said.input_schema))
+
+
+@cache
+def _use_cases(service: str) -> dict[str, list[str]]:
+    """Return the use cases of a service's tools by invocation name; specifications name them."""
+    path = Path(__file__).parent / service / "use_cases.json"
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]]) if path.exists() else {}
 
 
 def _explicit(schema: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from portico.extend import ERROR, CallToolParams, CallToolResult, TextContent, to_json
+from portico.extend import ERROR, RESULT, CallToolParams, CallToolResult, TextContent, to_json
 from portico.schema import Problem, Reader, kind_of, types_of
 
 # Members of `portico/error` that are said in another place, or are no details.
@@ -26,8 +26,11 @@ def around(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
     object there."""
     own = _own_words(result)
     if not result.is_error:
-        said = {"status": "success", "data": _data(result), "explanation": None} if own is None else own
-        return {"success": True, **said}
+        if own is not None:
+            return {"success": True, **own}
+        declared = result.meta.get(RESULT) if isinstance(result.meta, dict) else None
+        said = {"status": "success", "explanation": None, **(declared if isinstance(declared, dict) else {})}
+        return {"success": True, "status": said["status"], "data": _data(result), "explanation": said["explanation"]}
     text = "\n".join(one.text for one in result.content if isinstance(one, TextContent))
     message = error.get("message", error.get("error_message", text))
     described = {

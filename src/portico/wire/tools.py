@@ -16,6 +16,10 @@ WRAPPED = "x-fastmcp-wrap-result"
 # Where the `_meta` of a failed result says to programs what its text says to the model.
 ERROR = "portico/error"
 
+# Where the `_meta` of a result says what its status is, if it is neither a plain success nor a failure, and why:
+# `{"status": "partial_success", "explanation": "…"}`.
+RESULT = "portico/result"
+
 
 class ToolAnnotations(Struct, omit_defaults=True, rename="camel", frozen=True):
     """Hints about a tool. They are hints: a client must not trust them from a server it does not trust."""

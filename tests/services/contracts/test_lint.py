@@ -174,16 +174,34 @@ def test_error_types_have_to_be_named() -> None:
     assert any("no error type" in one for one in messages(text))
 
 
-def test_what_could_be_better_is_a_warning() -> None:
-    text = TEMPLATE.replace("ToolExecutionError", "WeatherError").replace(
-        '"type": "string", "description": "The text",', '"type": "string",'
-    )
-    text = text.replace("Access control: whoever may call the server may call this tool.", "")
-    said = messages(text, "warning")
-    assert any("WeatherError" in one for one in said)
-    assert any("'text' has no description" in one for one in said)
-    assert any("access control" in one for one in said)
+def test_an_error_type_that_tools_do_not_share_is_a_warning() -> None:
+    text = TEMPLATE.replace("ToolExecutionError", "WeatherError")
+    assert ["WeatherError" in one for one in messages(text, "warning")] == [True]
     assert messages(text) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ('"type": "string", "description": "The text",', '"type": "string",', "'text' has no description"),
+        ("Access control: whoever may call the server may call this tool.", "", "access control"),
+        ("| Error type | When | Message |", "| Error type | When | Text |", "the messages of the errors"),
+        ("Operational notes:\n\n- It keeps nothing, and needs nothing but the text.\n\n", "", "operational notes"),
+        ("```python", "```json", "called from a program"),
+    ],
+)
+def test_what_the_standard_demands_is_an_error(old: str, new: str, message: str) -> None:
+    assert any(message in one for one in messages(swapped(old, new)))
+
+
+@pytest.mark.parametrize(
+    "old, name",
+    [(', "examples": ["Three short words"]', "'text'"), (', "examples": [3]', "'words'")],
+)
+def test_missing_examples_are_a_recommendation(old: str, name: str) -> None:
+    text = swapped(old, "")
+    assert found(text) == [("recommendation", "examples", "{")]
+    assert name in messages(text, "recommendation")[0]
 
 
 def test_several_tools_in_one_file_are_each_looked_at() -> None:
@@ -326,7 +344,8 @@ def test_alternatives_and_arrays_are_told_as_they_are() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string or list", "string"),
     ):
         text = swapped(of, f'"text": {json.dumps({**schema, "description": "The text"})}')
-        assert lint(text.replace("| `text` | string |", f"| `text` | {right.replace('|', chr(92) + '|')} |")) == []
+        told = text.replace("| `text` | string |", f"| `text` | {right.replace('|', chr(92) + '|')} |")
+        assert [one for one in lint(told) if one.severity != "recommendation"] == []
         assert messages(text.replace("| `text` | string |", f"| `text` | {wrong} |"))
 
 
@@ -340,11 +359,6 @@ def test_alternatives_and_arrays_are_told_as_they_are() -> None:
 )
 def test_use_cases_have_to_be_named(old: str, new: str) -> None:
     assert messages(swapped(old, new)) == ["no use cases are named"]
-
-
-def test_operational_notes_are_missed() -> None:
-    text = swapped("Operational notes:\n\n- It keeps nothing, and needs nothing but the text.\n\n", "")
-    assert messages(text, "warning") == ["there are no operational notes"]
 
 
 @pytest.mark.parametrize(
@@ -373,13 +387,57 @@ def test_operational_notes_are_missed() -> None:
         ),
     ],
 )
-def test_what_a_schema_leaves_unsaid_is_a_warning(property: dict[str, Any], message: str) -> None:
+def test_what_a_schema_leaves_unsaid_is_reported(property: dict[str, Any], message: str) -> None:
     of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
     text = swapped(of, f'"text": {json.dumps(property)}')
-    assert messages(text, "warning") == [message]
+    severity = "warning" if "default of" in message else "error"
+    assert [one for one in messages(text, severity) if not one.startswith("`arguments`")] == [message]
 
 
-async def test_an_undeclared_output_is_a_warning() -> None:
+@pytest.mark.parametrize(
+    "returns, is_declared",
+    [
+        (dict, False),
+        (dict[str, Any], False),
+        (dict[str, Any] | None, False),
+        (list[dict[str, Any]], False),
+        (dict[str, dict[str, Any]], False),
+        (dict[str, int], True),
+        (list[int], True),
+        (int, True),
+    ],
+)
+async def test_an_output_without_fields_is_not_declared(returns: Any, is_declared: bool) -> None:
+    server = Server("s", version="1.0.0")
+
+    async def talk() -> Any: ...
+
+    talk.__annotations__["return"] = returns
+    server.tool(talk)
+    contract = await asking.contract_from(server)
+    rules = [one.rule for one in lint_tools(contract, contract.tools)]
+    assert ("undeclared" not in rules) == is_declared
+
+
+async def test_a_server_without_use_cases_lacks_them() -> None:
+    server = Server("s", version="1.0.0")
+
+    @server.tool
+    async def add(number: Annotated[int, "A number"]) -> int:
+        """Adds up."""
+        return number
+
+    @server.tool(meta={"portico/spec": {"use_cases": ["Add up a bill."]}})
+    async def total(number: Annotated[int, "A number"]) -> int:
+        """Adds up."""
+        return number
+
+    contract = await asking.contract_from(server)
+    wrong = [one for one in lint_tools(contract, contract.tools) if one.rule == "purpose"]
+    assert [(one.tool, one.severity) for one in wrong] == [("s.add", "error")]
+
+
+async def test_an_undeclared_output_is_an_error() -> None:
     server = Server("s", version="1.0.0")
 
     @server.tool(output_schema=None)
@@ -388,7 +446,8 @@ async def test_an_undeclared_output_is_a_warning() -> None:
 
     contract = await asking.contract_from(server)
     assert contract.tools[0].output_schema is None
-    assert [one.rule for one in lint_tools(contract, contract.tools)] == ["undeclared"]
+    wrong = [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
+    assert wrong == ["purpose", "undeclared"]
     shown = body(TITLES[3])
     bare = re.sub(r'  "properties": \{\n.*\n  \},\n', "", shown)
     assert bare != shown

@@ -48,8 +48,8 @@ def test_the_files_are_those_that_would_be_written(service: Shipped) -> None:
 def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
     """As `portico contracts lint --strict` has it: no warning either."""
     text = (shipped.HERE / service.name / specification.FILE).read_text(encoding="utf-8")
-    assert lint(text) == []
-    assert lint_tools(service.contract, service.contract.tools) == []
+    found = [*lint(text), *lint_tools(service.contract, service.contract.tools)]
+    assert [one for one in found if one.severity != "recommendation"] == []
 
 
 def test_every_object_that_a_tool_takes_says_what_is_required(service: Shipped) -> None:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from portico import screening
 from portico.access.audit.keys import load_or_make
-from portico.access.audit.records import CallRecord, EndedCall, failure_of, outcome_of
+from portico.access.audit.records import AUDIT_FULL, CallRecord, EndedCall, failure_of, outcome_of
 from portico.access.audit.settings import AuditSettings
 from portico.access.audit.writer import AuditWriter
 from portico.server.guard import Passage
@@ -89,7 +89,7 @@ class CallAudit:
         if self._refuses and (self._writer is None or self._writer.is_full) and self._notes(passage):
             said = "The audit of this server is full, and nothing is done without a record. Try again later."
             if passage.call.method == "tools/call":
-                raise ToolError(said, kind="AuditFull", retryable=True)
+                raise ToolError(said, kind="ToolExecutionError", details={"code": AUDIT_FULL}, retryable=True)
             raise InternalError(said)
 
     def ended(self, passage: Passage, result: Any, failure: BaseException | None) -> None:

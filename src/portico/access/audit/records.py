@@ -99,8 +99,9 @@ class EndedCall(Struct, eq=False, gc=False):
 
 
 def outcome_of(result: Any) -> Outcome:
-    if type(result) is CallToolResult:
-        return "error" if result.is_error else "ok"
+    # A profile answers with a subclass, which may leave `is_error` unset.
+    if isinstance(result, CallToolResult):
+        return "error" if result.is_error is True else "ok"
     if type(result) is InputRequiredResult:
         return "asked"
     return "task" if isinstance(result, CreateTaskResult | TaskHandle) else "ok"
@@ -109,10 +110,8 @@ def outcome_of(result: Any) -> Outcome:
 def failure_of(failure: BaseException) -> tuple[Outcome, str]:
     """What a call that failed came to, and the error's code or kind."""
     if isinstance(failure, ToolError):
-        kind = failure.kind
-        if kind in _TOOL_OUTCOMES:
-            return _TOOL_OUTCOMES[kind], kind
-        return "error", kind
+        kind = AUDIT_FULL if failure.details.get("code") == AUDIT_FULL else failure.kind
+        return _TOOL_OUTCOMES.get(kind, "error"), kind
     if isinstance(failure, Unknown | ResourceNotFound):
         return "unknown", str(failure.code)
     if isinstance(failure, InvalidParams):
@@ -129,13 +128,14 @@ def failure_of(failure: BaseException) -> tuple[Outcome, str]:
     return "failed", type(failure).__name__
 
 
+# The `code` in the details of a call that was refused because its record could not be written.
+AUDIT_FULL = "audit_full"
+
 _TOOL_OUTCOMES: dict[str, Outcome] = {
     "PermissionError": "denied",
-    "Denied": "denied",
     "ValidationError": "invalid",
-    "Validation": "invalid",
     "ApiLimitExceeded": "limited",
-    "AuditFull": "refused",
+    AUDIT_FULL: "refused",
 }
 
 

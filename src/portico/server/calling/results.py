@@ -28,7 +28,7 @@ from portico.wire.content import (
 )
 from portico.wire.errors import ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.tools import ERROR, CallToolResult
+from portico.wire.tools import ERROR, RESULT, CallToolResult
 
 
 class Detached(Struct, frozen=True):
@@ -200,7 +200,8 @@ def to_json(value: Any) -> bytes:
 def to_result(value: Any, uri: str, verify: Verify | None = None) -> CallToolResult | InputRequiredResult | Detached:
     """The result of a tool. `verify`: the tool has an output schema, so structured content that fits it is owed.
 
-    A class may know that one of its values is a failure: its `__tool_error__` gives what programs are told of it.
+    A class may know that one of its values is a failure: its `__tool_error__` gives what programs are told of it. Such
+    a value has `data`, `status` and `explanation`.
     """
     kind = type(value)
     if kind is str and verify is None:
@@ -220,10 +221,24 @@ def to_result(value: Any, uri: str, verify: Verify | None = None) -> CallToolRes
         return to_result(known, uri=uri, verify=verify)
     if _is_content(value):
         return _verified(CallToolResult(content=to_blocks(value, uri), is_error=False), verify)
-    result = _structured(value, verify)
     about = getattr(kind, "__tool_error__", None)
-    error = None if about is None else about(value)
+    if about is None:
+        return _structured(value, verify)
+    error = about(value)
+    try:
+        result = _structured(value, verify)
+    except TypeError:
+        # The tool declares a schema of the data alone, and has no annotation that says what it returns.
+        return _data_alone(value, error, verify)
     return result if error is None else replace(result, is_error=True, meta={ERROR: error})
+
+
+def _data_alone(value: Any, error: Any, verify: Verify | None) -> CallToolResult:
+    """Return the data of a value that knows its status, and the status in `_meta`. Raises TypeError if it is unfit."""
+    if error is not None:
+        return CallToolResult(content=[TextContent(text=to_json(value).decode())], is_error=True, meta={ERROR: error})
+    result = _structured(value.data, verify)
+    return replace(result, meta={RESULT: {"status": value.status, "explanation": value.explanation}})
 
 
 def _verified(result: CallToolResult, verify: Verify | None) -> CallToolResult:

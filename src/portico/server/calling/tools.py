@@ -14,6 +14,7 @@ from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.schema.describe import schema
+from portico.schema.hints import strip_annotations
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.checks import checked_icons, described_meta, given_name
 from portico.server.calling.results import MEDIA, ToolResult, to_result
@@ -297,6 +298,10 @@ def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | Non
         if said is not None:
             raise UsageError("a tool with an output_schema has structured output")
         return None
+    # A class whose values say how a call ended takes the author's schema for that of the data in them.
+    around = getattr(strip_annotations(signature.returns)[0], "__tool_output_schema__", None)
+    if said is not None and around is not None:
+        said = around(said)
     found: dict[str, Any] | None = said or signature.output_schema
     if found is None and wanted:
         return schema(signature.returns, output=True)

@@ -90,7 +90,7 @@ class InnerTasks:
         if state.status == "completed":
             return state.result
         if state.status == "cancelled":
-            raise ToolError(f"The task of {tool.name} was cancelled.", kind="Cancelled")
+            raise ToolError(f"The task of {tool.name} was cancelled.", kind="ToolExecutionError")
         said = state.error if isinstance(state.error, dict) else {}
         code = said.get("code")
         raise from_wire(code if isinstance(code, int) else -32603, str(said.get("message", "")), said.get("data"))

@@ -168,7 +168,7 @@ def _called(fn: Any, given: tuple[Any, ...], tx: Transaction) -> Any:
 def _away() -> ToolError:
     return ToolError(
         "What a run does cannot be written down now, so it does nothing: the store is away.",
-        kind="StorageError",
+        kind="ToolExecutionError",
         retryable=True,
     )
 

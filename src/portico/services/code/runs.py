@@ -212,10 +212,10 @@ class ScriptRun:
         if self.calls > PATIENCE * ceiling:
             self._worker.kill(f"it made more than {PATIENCE * ceiling} calls")
         elif self.calls > ceiling:
-            self._told.finish(one, answers.error(f"A run makes at most {ceiling} calls.", "LimitExceeded"))
+            self._told.finish(one, answers.error(f"A run makes at most {ceiling} calls.", "ApiLimitExceeded"))
         elif self._journal.size > LONGEST_JOURNAL:
             self._told.finish(
-                one, answers.error("The results of this run have become too many bytes.", "LimitExceeded")
+                one, answers.error("The results of this run have become too many bytes.", "ApiLimitExceeded")
             )
         elif (tool := self._tools.table.by_name.get(one.tool or "")) is None:
             self._told.finish(one, _no_tool(one))

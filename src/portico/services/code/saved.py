@@ -37,7 +37,7 @@ class SavedScript(Struct):
             raise ToolError(
                 f"The script {self.name!r} was saved when {', '.join(changed)} was another tool than now. "
                 f"Look at it, run it with save={self.name!r} and it is saved anew:\n{self.code[:LONGEST_SHOWN]}",
-                kind="Outdated",
+                kind="ToolExecutionError",
                 details={"changed": changed},
             )
 
@@ -78,7 +78,7 @@ class SavedScripts:
     async def save(self, owner: str, script: SavedScript) -> None:
         script.signature = (await self._store.signing()).sign_row(_PURPOSE, *script.signed(owner))
         if not await self._store.write(_save, owner, script):
-            raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="LimitExceeded")
+            raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="ApiLimitExceeded")
 
     async def find(self, owner: str, name: str) -> SavedScript:
         """Raises ToolError if there is none."""

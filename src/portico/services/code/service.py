@@ -223,7 +223,7 @@ class Code(Service):
                 raise ToolError(
                     "The journal of this run is gone, so it cannot go on: it has waited for too long, or had to make "
                     "room for newer runs. What it had done stays done: look at that before you run it again.",
-                    kind="Expired",
+                    kind="ResourceNotFound",
                 )
         return journal
 
@@ -238,7 +238,9 @@ class Code(Service):
             try:
                 worker = await self._jails.take()
             except SandboxUnavailable as reason:
-                raise ToolError(f"Scripts cannot be run now: {reason}", kind="Unavailable", retryable=True) from None
+                raise ToolError(
+                    f"Scripts cannot be run now: {reason}", kind="ToolExecutionError", retryable=True
+                ) from None
             run = ScriptRun(ctx, worker, tools, journal, self._ceilings, consent, self._target)
             is_over = False
             try:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from portico.extend import NearNames
 from portico.schema import LONGEST_SCHEMA, UNREADABLE
-from portico.services.contracts.invocations import INVOCATION, VERSION, invocation, is_invocation, numbered
+from portico.services.contracts.invocations import INVOCATION, NOTES, VERSION, invocation, is_invocation, numbered
 from portico.services.contracts.offers import Offer
 
 T = TypeVar("T")
@@ -89,20 +89,18 @@ Schema = dict[str, Any]
 # Honest schemas have a few kilobytes, and a dozen levels.
 DEEPEST_SCHEMA = 128
 
-# The member of a listed tool's `_meta` that has the author's notes.
-NOTES = "portico/spec"
-
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 # What a hint means where none is given (server/tools, ToolAnnotations).
 ASSUMED = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way in which a tool fails: the error's type, when it comes, and what its details hold."""
+    """One way in which a tool fails: the error's type, its condition, its message, and what its details hold."""
 
     type: str
     when: str
     details: str = ""
+    message: str = ""
 
 
 class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 # The members of a listed tool's `_meta` that say its version and this name.
 VERSION = "portico/version"
 INVOCATION = "portico/invocation"
+# The member that has the author's notes for the specification.
+NOTES = "portico/spec"
 
 INVOCATION_PATTERN = r"^[a-z0-9_]+(\.[a-z0-9_]+)+$"
 LONGEST, LONGEST_SEGMENT = 256, 120

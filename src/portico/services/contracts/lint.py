@@ -28,6 +28,7 @@ from portico.services.contracts.invocations import is_invocation
 from portico.services.contracts.markdown import Fence, Table
 from portico.services.contracts.outcomes import UNDECLARED, require_validator
 from portico.services.contracts.render import render
+from portico.services.contracts.result_schema import declares_data
 from portico.services.contracts.specification import (
     CHAPTERS,
     ORDER,
@@ -37,11 +38,12 @@ from portico.services.contracts.specification import (
     decoded,
     read,
 )
-from portico.services.contracts.vocabulary import contradicts, unfit_defaults, unsaid
+from portico.services.contracts.vocabulary import contradicts, unfit_defaults, unsaid, without_examples
 
 MOST_FINDINGS = 1000
 
-Severity = Literal["error", "warning"]
+# A recommendation is advice of the standard: not even --strict demands it.
+Severity = Literal["error", "warning", "recommendation"]
 _TITLES = {chapter.key: chapter.title for chapter in CHAPTERS}
 _USES = re.compile(
     r"\buse[- ]?cases?\b|\bscenarios?\b|\b(?:when|how) to use\b"
@@ -50,11 +52,12 @@ _USES = re.compile(
 )
 _NOTES = re.compile(r"\b(?:operation\w*|usage)? ?notes?\b|\boperational\b", re.IGNORECASE)
 _STATED = re.compile(r"\bidempoten", re.IGNORECASE)
+_MESSAGES = re.compile(r"\bmessages?\b", re.IGNORECASE)
 _TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
 
 
 _UNSEEN = "are invisible characters, or some that turn the direction of writing"
-_COMPOSED = ("$ref", "allOf", "anyOf", "oneOf")
+MAX_NAMED = 5
 
 # Of a table, by the name in the first cell: the line, and the cells.
 Rows = dict[str, tuple[int, list[str]]]
@@ -228,10 +231,18 @@ class _Linter:
         return schema
 
     def _vocabulary(self, schema: Schema, line: int, subject: str) -> Iterator[LintFinding]:
-        for message in chain(unsaid(schema), unfit_defaults(schema)):
+        for message in unsaid(schema):
+            yield self._error(line, "vocabulary", message)
+        for message in unfit_defaults(schema):
             yield self._warning(line, "vocabulary", message)
-        if subject == "Field" and (schema == UNDECLARED or not _says_fields(schema)):
-            yield self._warning(line, "undeclared", "the tool does not declare what it gives")
+        if subject == "Field" and not _declares_fields(schema):
+            message = "the tool declares no schema of its data: annotate what it returns with a class that has fields"
+            yield self._error(line, "undeclared", message)
+        names = list(islice(without_examples(schema), MAX_NAMED + 1))
+        if names:
+            listed = ", ".join(map(repr, names[:MAX_NAMED])) + (", …" if len(names) > MAX_NAMED else "")
+            message = f"`examples` are recommended in the schema; missing for {listed}"
+            yield LintFinding(line, "recommendation", "examples", message, self._name)
 
     def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[LintFinding]:
         known = properties_of(schema)
@@ -345,7 +356,7 @@ class _Linter:
             if kind not in kinds:
                 yield self._error(section.line, "example", f"there is no example of {words}")
         if all(fence.language in ("json", "") for fence in section.fences):
-            yield self._warning(section.line, "integration", "there is no example of how it is called from a program")
+            yield self._error(section.line, "integration", "there is no example of how it is called from a program")
 
     def _example(
         self, value: Any, fence: Fence, arguments: Schema | None, data: Schema | None
@@ -380,7 +391,7 @@ class _Linter:
         if not below or _NOTES.match(below):
             yield self._error(section.line, "purpose", "no use cases are named")
         if not _NOTES.search(words):
-            yield self._warning(section.line, "purpose", "there are no operational notes")
+            yield self._error(section.line, "purpose", "there are no operational notes")
 
     def _errors(self) -> Iterator[LintFinding]:
         section = self._filled("errors")
@@ -390,6 +401,8 @@ class _Linter:
         if not types:
             said = f"no error type is named: {', '.join(published.ERROR_TYPES)}"
             yield self._error(section.line, "errors", said)
+        if not _MESSAGES.search(section.text):
+            yield self._error(section.line, "errors", "the messages of the errors are not described")
         for kind in dict.fromkeys(types):
             if kind not in published.ERROR_TYPES:
                 yield self._warning(section.line, "errors", f"{kind} is none of the types that tools share")
@@ -405,11 +418,17 @@ class _Linter:
             return
         for word, words in (("risk", "risks"), ("validat", "input validation"), ("access", "access control")):
             if word not in section.text.lower():
-                yield self._warning(section.line, "security", f"nothing is said about {words}")
+                yield self._error(section.line, "security", f"nothing is said about {words}")
 
 
-def _says_fields(schema: Schema) -> bool:
-    return any(keyword in schema for keyword in (*_COMPOSED, "properties", "additionalProperties", "patternProperties"))
+def _declares_fields(schema: Schema) -> bool:
+    """Return whether a schema of `data` says what is in it. A value that is no object is its field `result`."""
+    if schema == UNDECLARED:
+        return False
+    members = properties_of(schema)
+    if members.keys() == {"result"}:
+        return declares_data(members["result"], schema)
+    return declares_data(schema, schema)
 
 
 def _column(table: Table, name: str) -> int | None:

@@ -148,6 +148,22 @@ def _is_delimiter(line: str) -> bool:
     return "|" in line and all(cell.strip(":") and not cell.strip(":").strip("-") for cell in cells)
 
 
+def read_heading(line: str) -> tuple[int, str] | None:
+    """Return the level and the title of a heading; None if the line is not one."""
+    return _heading(line)
+
+
+def starts_fence(line: str) -> str:
+    """Return the marks that open a block of code; empty if the line does not."""
+    opening = _fence(line)
+    return "" if opening is None else opening[0]
+
+
+def closing_fence(lines: list[str], at: int, marks: str) -> int:
+    """Return the number of the line that closes a block of code, or of the end of the text."""
+    return _closing(lines, at, marks)
+
+
 def parts(text: str) -> list[Subsection]:
     """The parts of a document in order; the first is what stands above all headings."""
     found = [Subsection(Heading(0, "", 1))]

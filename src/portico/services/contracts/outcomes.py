@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from portico import UsageError
-from portico.extend import ERROR, V2025_06_18, WRAPPED, decode_bounded
+from portico.extend import ERROR, RESULT, V2025_06_18, WRAPPED, decode_bounded
 from portico.schema import (
     Complaint,
     Schema,
@@ -25,6 +25,7 @@ from portico.schema import (
 )
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.published import STATUSES
+from portico.services.contracts.result_schema import MEMBERS, UNDECLARED_DATA, data_of_result, is_result_schema
 
 # What `data` of a result holds when a tool has no output schema: the words it said, and the rest where there is more.
 UNDECLARED: Schema = {
@@ -43,13 +44,23 @@ UNDECLARED: Schema = {
 
 
 def data_schema(output: Schema | None) -> Schema:
-    """The schema of `data`, which is always an object: other values stand in it as `result`."""
+    """Return the schema of `data`, which is always an object: other values are its member `result`.
+
+    A tool that returns MCPToolResult has the schema of its data inside that of the result.
+    """
     if output is None:
         return UNDECLARED
+    if is_result_schema(output):
+        return data_of_result(output)
     output = unwrapped(output)
     if is_object(output):
         return output
     return as_property(output, "result", description="The value that the tool gives.")
+
+
+def is_declared(output: Schema | None) -> bool:
+    """Return whether a tool declares a schema of its data."""
+    return output is not None and data_schema(output) != UNDECLARED_DATA
 
 
 def unwrapped(output: Schema) -> Schema:
@@ -88,16 +99,16 @@ class UnkeptPromise(Exception):
 LONGEST_MESSAGE = 4000
 NOT_FOUND = "MCP-ToolNotFound"
 
-_MEMBERS = frozenset({"status", "data", "error", "explanation"})
-
 
 def success(data: dict[str, Any] | None, explanation: str | None = None, status: str = "success") -> Outcome:
     return {"status": status, "data": data, "error": None, "explanation": explanation}
 
 
-def failure(error_type: str, message: str, details: dict[str, Any] | str | None = None) -> Outcome:
+def failure(
+    error_type: str, message: str, details: dict[str, Any] | str | None = None, explanation: str | None = None
+) -> Outcome:
     error = {"error_type": error_type, "error_message": message[:LONGEST_MESSAGE], "error_details": details}
-    return {"status": "failure", "data": None, "error": error, "explanation": None}
+    return {"status": "failure", "data": None, "error": error, "explanation": explanation}
 
 
 # What a tool said
@@ -117,40 +128,61 @@ def outcome(result: Mapping[str, Any], tool: Definition | None = None, revision:
     structured = result.get("structuredContent")
     given = "structuredContent" in result
     said = structured if given else _in_text(content, text, revision)
-    if isinstance(said, dict) and _is_outcome(said):
-        return _adopted(said, text)
     schema = tool.output_schema if tool is not None else None
+    if isinstance(said, dict) and _is_outcome(said):
+        adopted = _adopted(said, text)
+        if schema is not None and adopted["data"] is not None:
+            _require_kept(data_schema(schema), adopted["data"])
+        return adopted
     if schema is not None:
-        broken = _broken(schema, structured, given)
-        if broken is not None:
-            raise UnkeptPromise(broken)
+        if not given:
+            said = "The tool promises structured data, and gave none."
+            raise UnkeptPromise(failure("ToolExecutionError", said, {"constraint": "outputSchema"}))
+        _require_kept(schema, structured)
     data = _data(structured, schema) if given else _from_content(content, text, revision)
-    return success(data, None if not given or _says(text, structured) else text or None)
+    declared = _declared(result)
+    explanation = None if not given or _says(text, structured) else text or None
+    return success(data, _explanation(declared) or explanation, declared.get("status", "success"))
+
+
+def _declared(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the `_meta` of a result says of its status and explanation, if that is valid."""
+    meta = result.get("_meta")
+    declared = meta.get(RESULT) if isinstance(meta, Mapping) else None
+    is_valid = isinstance(declared, Mapping) and declared.get("status") in STATUSES and declared["status"] != "failure"
+    return declared if is_valid and isinstance(declared, Mapping) else {}
 
 
 def _is_outcome(said: dict[str, Any]) -> bool:
     """A tool that speaks the contract itself."""
-    return said.get("status") in STATUSES and said.keys() <= _MEMBERS and ("data" in said or "error" in said)
+    return said.get("status") in STATUSES and said.keys() <= MEMBERS and ("data" in said or "error" in said)
 
 
 def _adopted(said: dict[str, Any], text: str) -> Outcome:
     """What a tool says in the contract's own words, as far as they are consistent."""
     if said["status"] == "failure":
-        return _typed(said.get("error"), text)
-    data, explanation = said.get("data"), said.get("explanation")
+        return _typed(said.get("error"), text, _explanation(said))
+    data = said.get("data")
     data = data if data is None or isinstance(data, dict) else {"result": data}
-    found = success(data, explanation if isinstance(explanation, str) else None, said["status"])
+    found = success(data, _explanation(said), said["status"])
     error = said.get("error")
     return found | {"error": _typed(error, text)["error"]} if isinstance(error, Mapping) else found
 
 
-def _typed(said: Any, text: str) -> Outcome:
+def _explanation(said: Mapping[str, Any]) -> str | None:
+    """Return the `explanation` of a result, or None if it has none that is a text."""
+    explanation = said.get("explanation")
+    return explanation[:LONGEST_MESSAGE] if isinstance(explanation, str) else None
+
+
+def _typed(said: Any, text: str, explanation: str | None = None) -> Outcome:
     """An error as it describes itself; a text alone says that the tool failed, and no more."""
     if not isinstance(said, Mapping) or not isinstance(said.get("error_type"), str) or not said["error_type"]:
-        return failure("ToolExecutionError", text or "The tool failed and did not say why.")
+        message = text or "The tool failed and did not say why."
+        return failure("ToolExecutionError", message, explanation=explanation)
     details = said["error_details"] if "error_details" in said else problems(said) or _rest(said)
     details = dict(details) if isinstance(details, Mapping) else details if isinstance(details, str) else None
-    return failure(said["error_type"][:100], str(said.get("error_message") or text), details)
+    return failure(said["error_type"][:100], str(said.get("error_message") or text), details, explanation)
 
 
 def _rest(said: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -158,20 +190,17 @@ def _rest(said: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name: part for name, part in said.items() if name not in ("error_type", "error_message", "brief")} or None
 
 
-def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
-    """A tool that does not keep its own promise has failed, whatever it says."""
-    if not given:
-        said = "The tool promises structured data, and gave none."
-        return failure("ToolExecutionError", said, {"constraint": "outputSchema"})
+def _require_kept(schema: Schema, structured: Any) -> None:
+    """Raise UnkeptPromise for a value that does not fit the tool's own output schema, whatever the tool says of it."""
     try:
         require_validator()
         wrong = complaints(schema, structured)
     except Unfit:
-        return None
-    if not wrong:
-        return None
-    said = f"The tool gave a result that breaks its own output schema: {wrong[0].message}"
-    return failure("ToolExecutionError", said, {"field": wrong[0].path, "constraint": wrong[0].keyword})
+        return
+    if wrong:
+        said = f"The tool gave a result that breaks its own output schema: {wrong[0].message}"
+        details = {"field": wrong[0].path, "constraint": wrong[0].keyword}
+        raise UnkeptPromise(failure("ToolExecutionError", said, details))
 
 
 def _data(structured: Any, schema: Schema | None) -> dict[str, Any]:
@@ -219,9 +248,15 @@ def _failed(result: Mapping[str, Any], text: str) -> Outcome:
     meta, structured = result.get("_meta"), result.get("structuredContent")
     said = meta.get(ERROR) if isinstance(meta, Mapping) else None
     spoken = structured if isinstance(structured, dict) else _json(text)
-    if said is None and isinstance(spoken, dict) and _is_outcome(spoken):
-        said = spoken.get("error")
-    return _typed(said, text)
+    # A tool that speaks the contract explains itself there; a server with an envelope does beside the content.
+    own = spoken if isinstance(spoken, dict) and _is_outcome(spoken) else result if _is_envelope(result) else None
+    if own is None:
+        return _typed(said, text)
+    return _typed(own.get("error") if said is None else said, text, _explanation(own))
+
+
+def _is_envelope(result: Mapping[str, Any]) -> bool:
+    return result.get("status") == "failure" and isinstance(result.get("error"), Mapping)
 
 
 def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
@@ -233,7 +268,8 @@ def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
     details = {"code": NOT_FOUND, **(said if isinstance(said, dict) else {}), "name": name}
     near = [tool.invocation for tool in contract.nearest(name)]
     suggestions = {"suggestions": near} if near else {}
-    return failure("ResourceNotFound", found["error"]["error_message"], {**details, **suggestions})
+    message = found["error"]["error_message"]
+    return failure("ResourceNotFound", message, {**details, **suggestions}, found["explanation"])
 
 
 def _says_unknown(error: Mapping[str, Any], name: str, contract: Contract) -> bool:

@@ -18,13 +18,24 @@ from portico.schema import (
     type_words,
 )
 from portico.services.contracts import outcomes
-from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example, Failure
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
 from portico.services.contracts.outcomes import data_schema, require_validator
 from portico.services.contracts.published import ERROR_TYPES
 from portico.services.contracts.specification import CHAPTERS
 
 UNKNOWN = "The server says nothing about it."
+# The form of the messages, by error type. Where a tool says more, its author's notes have it.
+MESSAGES = {
+    "ValidationError": "`Invalid arguments: <parameter>: <constraint>`, or a sentence that names the argument",
+    "FileNotFoundError": "A sentence that names the path",
+    "AuthenticationError": "A sentence that says how to authenticate",
+    "ResourceNotFound": "A sentence that names what was not found, and similar names",
+    "ToolExecutionError": "A sentence with the reason; `Internal error (error id <id>)` where that is not for callers",
+    "ApiLimitExceeded": "A sentence with the seconds to wait",
+    "TimeoutError": "`<tool> did not finish within <seconds> s.`",
+    "PermissionError": "A sentence that names the missing permission",
+}
 # Not shown in tables: words enough for a schema below it.
 LONGEST_CELL = 400
 
@@ -74,16 +85,11 @@ def _bullets(lines: Iterable[str]) -> str:
 def _purpose(tool: Definition) -> str:
     said = [f"**{line(tool.title)}**"] if tool.title else []
     said.append(prose(tool.description) or f"{UNKNOWN} Its name is {code(tool.name)}.")
-    use = [line(one) for one in tool.notes.use_cases] or [_use(tool)]
-    said.append(f"Use cases:\n\n{_bullets(use)}")
+    # Only the author knows them: a specification without use cases is incomplete, and `lint` reports that.
+    if tool.notes.use_cases:
+        said.append(f"Use cases:\n\n{_bullets(map(line, tool.notes.use_cases))}")
     said.append(f"Operational notes:\n\n{_bullets([*_operation(tool), *map(line, tool.notes.notes)])}")
     return "\n\n".join(said)
-
-
-def _use(tool: Definition) -> str:
-    if tool.hint("readOnlyHint"):
-        return "Whenever an agent needs what it gives; asking changes nothing."
-    return "Whenever an agent is to do this, and its user agrees."
 
 
 def _operation(tool: Definition) -> list[str]:
@@ -179,23 +185,26 @@ def _data_of(tool: Definition) -> dict[str, Any] | None:
 
 
 def _errors(tool: Definition) -> str:
-    known = {one.type: (one.when, one.details) for one in tool.notes.errors}
-    known.setdefault(
-        "ValidationError",
+    known = {one.type: one for one in tool.notes.errors}
+    when = "The arguments do not fit the schema above." if _can_be_wrong(tool) else "The arguments are no object."
+    details = "`parameter`, `constraint`, `provided_value`; `problems` when there are several"
+    known.setdefault("ValidationError", Failure(type="ValidationError", when=when, details=details))
+    for kind in ("ToolExecutionError", *(("TimeoutError",) if tool.hint("openWorldHint") else ())):
+        known.setdefault(kind, Failure(type=kind, when=ERROR_TYPES[kind]))
+    rows = [
         (
-            "The arguments do not fit the schema above." if _can_be_wrong(tool) else "The arguments are no object.",
-            "`parameter`, `constraint`, `provided_value`; `problems` when there are several",
-        ),
-    )
-    known.setdefault("ToolExecutionError", (ERROR_TYPES["ToolExecutionError"], ""))
-    if tool.hint("openWorldHint"):
-        known.setdefault("TimeoutError", (ERROR_TYPES["TimeoutError"], ""))
-    rows = [(code(kind), cell(when), cell(details) or "none") for kind, (when, details) in known.items()]
+            code(kind),
+            cell(one.when),
+            cell(one.message or MESSAGES.get(kind, "A sentence.")),
+            cell(one.details) or "none",
+        )
+        for kind, one in known.items()
+    ]
     intro = (
         "A call that fails gives a result with the status `failure`, no `data`, and an `error`: its `error_type`, an"
         " `error_message` in words, and `error_details`. Arguments are checked before anything is done."
     )
-    return f"{intro}\n\n{table(('Error type', 'When', 'Details'), rows)}"
+    return f"{intro}\n\n{table(('Error type', 'When', 'Message', 'Details'), rows)}"
 
 
 def _can_be_wrong(tool: Definition) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, D
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
-from portico.services.contracts.outcomes import Outcome, data_schema
+from portico.services.contracts.outcomes import Outcome, data_schema, is_declared
 
 Name = Annotated[str, "The name that the server lists it by"]
 Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_name"]
@@ -67,6 +68,7 @@ class Linted(Struct):
     ok: Annotated[bool, "Whether there are no errors"]
     errors: Annotated[int, "How many errors"]
     warnings: Annotated[int, "How many things that could be better"]
+    recommendations: Annotated[int, "How many recommendations of the standard are not followed"]
     findings: Annotated[list[LintFinding], "Each with its line, from the top"]
 
 
@@ -169,7 +171,7 @@ def _entry(contract: Contract, tool: Definition) -> ToolEntry:
         tool.invocation,
         str(contract.version_of(tool)),
         summary(tool.description),
-        tool.output_schema is not None,
+        is_declared(tool.output_schema),
         tool.hint("readOnlyHint"),
     )
 
@@ -184,8 +186,9 @@ def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
 
 
 def linted(findings: list[LintFinding]) -> Linted:
-    errors = sum(one.severity == "error" for one in findings)
-    return Linted(not errors, errors, len(findings) - errors, findings)
+    count = Counter(one.severity for one in findings)
+    errors = count["error"]
+    return Linted(not errors, errors, count["warning"], count["recommendation"], findings)
 
 
 def compared(difference: Difference) -> Compared:

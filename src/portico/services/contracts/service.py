@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
-from portico.extend import ERROR, Handler, InvalidParams, explained, identity_of, notices
+from portico.extend import ERROR, RESULT, Handler, InvalidParams, explained, identity_of, notices
 from portico.schema import shapes
 from portico.services.contracts import asking, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
@@ -24,7 +25,7 @@ from portico.services.contracts.codegen.surface import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Stopped, diff
-from portico.services.contracts.invocations import INVOCATION
+from portico.services.contracts.invocations import INVOCATION, NOTES
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
 from portico.services.contracts.kept import KeptContracts
 from portico.services.contracts.lint import lint, lint_tools
@@ -40,6 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 PAGES = Path(__file__).parent / "pages"
+_USE_CASES = msgspec.json.decode((Path(__file__).parent / "use_cases.json").read_bytes(), type=dict[str, list[str]])
 LONGEST_TEXT = 2 * 1024 * 1024
 LONGEST_WAIT_SECONDS = 30.0
 COMPARING_SECONDS = 5.0
@@ -79,15 +81,15 @@ def failed(error_type: str, message: str, details: dict[str, Any] | str | None =
     return ToolResult(content=message, is_error=True, meta={ERROR: error})
 
 
-def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
+def _offer(name: str, annotations: dict[str, bool], version: str = "1.0.0") -> Callable[[F], F]:
     """A tool of ours: with its version, and also by its dotted name."""
     invocation = f"contracts.{name}"
     return tool(
         name,
-        version="1.0.0",
+        version=version,
         annotations=annotations,
         aliases=[invocation],
-        meta={INVOCATION: invocation},
+        meta={INVOCATION: invocation, NOTES: {"use_cases": _USE_CASES[invocation]}},
     )
 
 
@@ -177,7 +179,7 @@ class Contracts(Service):
         contract, found = await self._tool(ctx, tool)
         return reports.Rendered(found.invocation, specification.FILE, await _aside(ctx, render, contract, [found]))
 
-    @_offer("spec_lint", READ)
+    @_offer("spec_lint", READ, version="1.1.0")
     async def spec_lint(
         self,
         ctx: Context,
@@ -274,8 +276,8 @@ class Contracts(Service):
             found = await jobs.run_batch(wanted, ask, stop_on_error=stop_on_error, parallel=parallel)
         finally:
             _within.reset(mark)
-        failures = sum(one["status"] == "failure" for one in found)
-        return reports.Batch(list(map(reports.envelope, found)), len(found) - failures, failures)
+        result: reports.Batch = _batch(found)
+        return result
 
     async def _call(
         self,
@@ -295,7 +297,8 @@ class Contracts(Service):
         about = {"emit": emit, "progress_token": "contract", "log_level": "info", **caller}
         target = asking.HandlerTarget(server, kept=self._kept, **about)
         outcome = await asking.ask(target, name, arguments, known=contract)
-        log.info("%r: %s", name[:300], outcome["status"])
+        if not _is_logged(server, name):
+            log.info("%r: %s", name[:300], outcome["status"])
         return outcome
 
     def _limited(self, tool: Definition | None) -> float:
@@ -419,6 +422,25 @@ class Contracts(Service):
         return page.format(tool=found.invocation, findings=findings, specification=text)
 
 
+def _batch(found: list[Outcome]) -> Any:
+    """Return the results of a batch: a failure if all calls failed, a partial success if some did or are incomplete."""
+    failures = sum(one["status"] == "failure" for one in found)
+    batch = reports.Batch(list(map(reports.envelope, found)), len(found) - failures, failures)
+    text = msgspec.json.encode(batch).decode()
+    if failures == len(found):
+        first = found[0]["error"]
+        kinds = {one["error"]["error_type"] for one in found}
+        kind = first["error_type"] if len(kinds) == 1 else "ToolExecutionError"
+        message = f"All {failures} calls failed. The first: {first['error_message']}"
+        error = outcomes.failure(kind, message, msgspec.to_builtins(batch))["error"]
+        return ToolResult(content=text, is_error=True, meta={ERROR: error})
+    incomplete = sum(one["status"] == "partial_success" for one in found)
+    if not failures and not incomplete:
+        return batch
+    said = f"{failures} of {len(found)} calls failed." if failures else f"{incomplete} of {len(found)} are incomplete."
+    return ToolResult(text, batch, {RESULT: {"status": "partial_success", "explanation": said}})
+
+
 async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
     """The result of `work`, in a thread: a hostile schema must not hold up other callers."""
     found: T = await ctx.server.threads.run(work, given)
@@ -427,6 +449,18 @@ async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
 
 def _page(name: str) -> str:
     return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _is_logged(server: Handler, name: str) -> bool:
+    """Return whether the server itself logs this call, because a profile or a setting wants it."""
+    registry = getattr(server, "registry", None)
+    if registry is None:
+        return False
+    tool = registry.tool(name)
+    if tool is not None:
+        return getattr(tool, "is_logged", False) is True
+    # A call of an unknown tool is logged as soon as one tool is.
+    return any(getattr(one, "is_logged", False) is True for one in registry.tools)
 
 
 def _owner(ctx: Context) -> str:

@@ -41,6 +41,12 @@ _NUMBER = re.compile(r"^\d+(?:\.\d+)*[.)]?\s+")
 _VERSION = re.compile(r"^\s*(?:[-*]\s+)?\*{0,2}version\*{0,2}:?\*{0,2}:?\s*`?([^\s`(,]+)", re.IGNORECASE)
 
 
+def tool_of(title: str) -> str:
+    """Return the name of the tool that a heading `Tool: NAME` begins; empty for any other heading."""
+    named = _TOOL.fullmatch(title)
+    return "" if named is None else named[1].strip()
+
+
 def key_of(title: str) -> str | None:
     """Which of the eight a heading is; with or without its number and what stands in parentheses."""
     words = re.sub(r"\([^)]*\)", "", _NUMBER.sub("", title)).strip(" *_`:").lower()

@@ -57,6 +57,15 @@ def unsaid(schema: Schema) -> Iterator[str]:
     yield from (f"{path!r} is an array, and its items are not said" for path in islice(_bare(schema), MOST_PLACES))
 
 
+def without_examples(schema: Schema) -> Iterator[str]:
+    """Yield the names of properties without `examples` whose values the schema does not already list."""
+    for name, one in properties_of(schema).items():
+        found = resolved(one, schema)
+        is_listed = any(keyword in found for keyword in ("examples", "enum", "const")) or "boolean" in types_of(found)
+        if not is_listed and "examples" not in schema:
+            yield name
+
+
 def unfit_defaults(schema: Schema) -> Iterator[str]:
     """Properties whose default is none of the values that they may have."""
     known = properties_of(schema).items()

@@ -128,7 +128,8 @@ class Asking(Service):
         if answer.interrupted:
             raise LiveError(kept(session, seconds), kind="TimeoutError")
         if answer.refusal is not None:
-            raise Rejected(answer.refusal if answer.note is None else f"{answer.refusal} {answer.note}")
+            reason = answer.refusal if answer.note is None else f"{answer.refusal} {answer.note}"
+            raise Rejected(reason, kind="ResourceNotFound" if answer.missing else None)
         return answer
 
     def _ended(self, ctx: Context, session: str, end: WorkerEnded) -> str:

@@ -17,7 +17,7 @@ from msgspec import Raw
 from portico import Server, UsageError
 from portico.extend import is_loopback, serve_http
 from portico.services.live.image import Interpreter
-from portico.services.live.names import InspectionError
+from portico.services.live.names import InspectionError, NameNotFound
 from portico.services.live.pool import MAIN, Key, SessionInfo
 from portico.services.live.protocol import encode
 from portico.services.live.service import CHANGING, USUAL, Live
@@ -86,7 +86,7 @@ class AttachedApplication:
         try:
             return WorkerReply(Raw(encode(self._image.answer(op, arguments))))
         except InspectionError as refusal:
-            return WorkerReply(refusal=str(refusal))
+            return WorkerReply(refusal=str(refusal), missing=isinstance(refusal, NameNotFound))
 
     def sessions(self, owner: str | None) -> list[SessionInfo]:
         idle = round(time.monotonic() - self._used, 1)

@@ -30,19 +30,21 @@ class Browsing(Asking):
     """Questions about an image. None of them changes it, but for what an expression does that is looked at."""
 
     @tool(annotations=READ)
-    async def system_info(self, ctx: Context) -> dict[str, Any]:
+    async def system_info(self, ctx: Context) -> replies.SystemInfo:
         """Which Python this is, how it is kept, and what its limits are."""
         return await self._info(ctx)
 
-    async def _info(self, ctx: Context | None = None) -> dict[str, Any]:
+    async def _info(self, ctx: Context | None = None) -> replies.SystemInfo:
         try:
             await self._interpreters.ready()
         except SandboxUnavailable as refusal:
             raise InternalError(str(refusal)) from None
-        return {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
+        info: Any = {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
             **self._interpreters.info(),
             "sessions": len(self._interpreters.sessions(owner(ctx) if ctx is not None else None)),
         }
+        found: replies.SystemInfo = info
+        return found
 
     @tool(annotations=READ)
     async def list_packages(self, ctx: Context, pattern: AnyPattern = None) -> replies.Packages:
@@ -122,7 +124,7 @@ class Browsing(Asking):
         return f"Python {(await self._info())['python']}"
 
     @resource("python://system/info", name="System Info", mime_type="application/json")
-    async def system(self, ctx: Context) -> dict[str, Any]:
+    async def system(self, ctx: Context) -> replies.SystemInfo:
         """Version, mode and limits"""
         return await self._info(ctx)
 

@@ -96,7 +96,7 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
         try:
             outcome: tuple[str, Any] = ("result", image.answer(request["op"], request["arguments"]))
         except InspectionError as refusal:
-            outcome = ("refusal", str(refusal))
+            outcome = (refusal.member, str(refusal))
         except KeyboardInterrupt:
             # Time was up while it was being told what had gone wrong.
             outcome = ("refusal", "KeyboardInterrupt")

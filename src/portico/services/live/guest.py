@@ -27,4 +27,4 @@ def answer(request: str) -> str:
     try:
         return json.dumps(("result", _images[0].answer(asked["op"], asked["arguments"])))
     except InspectionError as refusal:
-        return json.dumps(("refusal", str(refusal)))
+        return json.dumps((refusal.member, str(refusal)))

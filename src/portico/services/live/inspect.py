@@ -21,7 +21,7 @@ from types import (
 from typing import Any
 
 from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
-from portico.services.live.names import InspectionError, Names, behind, is_computed, own_members, static
+from portico.services.live.names import InspectionError, NameNotFound, Names, behind, is_computed, own_members, static
 from portico.services.live.projects import listed
 
 MOST_PACKAGES = 1000
@@ -309,7 +309,7 @@ def method_source(names: Names, className: str, selector: str) -> Json:
             break
     else:
         known = [name for base in bases for name in of_class(base, "__dict__")]
-        raise InspectionError(f"{className} has no {selector!r}.{names._meant(selector, known)}")
+        raise NameNotFound(f"{className} has no {selector!r}.{names._meant(selector, known)}")
     function = _function(of_class(owner, "__dict__")[selector])
     if function is None:
         raise InspectionError(

@@ -25,7 +25,7 @@ from portico.services.live.asking import (
     owner,
 )
 from portico.services.live.limits import LARGEST, PART
-from portico.services.live.names import InspectionError
+from portico.services.live.names import InspectionError, NameNotFound
 from portico.services.live.pool import MAIN, check_name
 from portico.services.live.saved import SavedSession, SavedSessions, about
 
@@ -121,7 +121,8 @@ class Keeping(Asking):
         try:
             return await asyncio.to_thread(step, self._saved)
         except InspectionError as refusal:
-            raise LiveError(str(refusal)) from None
+            kind = "ResourceNotFound" if isinstance(refusal, NameNotFound) else None
+            raise LiveError(str(refusal), kind=kind) from None
         except OSError as failure:
             raise LiveError(f"Saved sessions cannot be reached here: {failure.strerror}.") from None
 

@@ -25,6 +25,15 @@ _MISSING = object()
 class InspectionError(Exception):
     """Why an operation has no result, in words for the caller."""
 
+    # The member of a worker's reply that carries the text.
+    member = "refusal"
+
+
+class NameNotFound(InspectionError):
+    """The class, package, method or name that was asked for does not exist."""
+
+    member = "missing"
+
 
 class Names:
     """The names of a namespace, of Python itself, and of modules. `imports`: also of modules not loaded yet."""
@@ -47,11 +56,11 @@ class Names:
         try:
             found = importlib.import_module(name) if self.imports else sys.modules[name]
         except KeyError:
-            raise InspectionError(f"The package {name!r} is not loaded in this application.") from None
+            raise NameNotFound(f"The package {name!r} is not loaded in this application.") from None
         except ModuleNotFoundError as missing:
             if missing.name is not None and not f"{name}.".startswith(f"{missing.name}."):
                 raise InspectionError(f"The package {name!r} needs {missing.name!r}, which is not installed.") from None
-            raise InspectionError(f"There is no package {name!r}.{self._meant(name, self._tops())}") from None
+            raise NameNotFound(f"There is no package {name!r}.{self._meant(name, self._tops())}") from None
         return found
 
     @staticmethod
@@ -94,7 +103,7 @@ class Names:
             return next(iter(same.values()))
         if same:
             raise InspectionError(f"There are several classes {name!r}: {', '.join(sorted(same)[:10])}.")
-        raise InspectionError(
+        raise NameNotFound(
             f"There is no class {one_line(name, 60)!r}.{self._meant(name, (full for full, _ in self.classes()))}"
         )
 
@@ -143,7 +152,7 @@ class Names:
             for start in (self.namespace, vars(builtins)):
                 if node.id in start:
                     return start[node.id]
-            raise InspectionError(f"There is no name {node.id!r}.{self._meant(node.id, self.namespace)}")
+            raise NameNotFound(f"There is no name {node.id!r}.{self._meant(node.id, self.namespace)}")
         if isinstance(node, ast.Attribute):
             return static(self._follow(node.value), node.attr)
         if isinstance(node, ast.Subscript):
@@ -171,7 +180,7 @@ def static(value: Any, name: str) -> Any:
     """An attribute as it is stored. What would have to be computed is refused."""
     found = stored(value, name)
     if found is _MISSING:
-        raise InspectionError(f"{kind_name(value)!r} object has no attribute {name!r}.")
+        raise NameNotFound(f"{kind_name(value)!r} object has no attribute {name!r}.")
     kind = type(found)
     if issubclass(kind, MemberDescriptorType | GetSetDescriptorType):
         try:

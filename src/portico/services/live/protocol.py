@@ -5,7 +5,7 @@
     ← {"id": 7, "calls": [{…}, …]}       only from a worker that runs a script: see `script.py`
     → {"answers": [{…}, …]}              to those calls, in the order in which the script is to learn of them
     ← {"id": 7, "rescued": "…"}          a part of its names, when it was told to save them; then a result
-    ← {"id": 7, "result": {…}}           or {"id": 7, "refusal": "why not"}
+    ← {"id": 7, "result": {…}}           or {"id": 7, "refusal": "why not"}, or "missing" for "refusal"
 
 A worker says {"id": 0, …} by itself when it is ready. The server believes nothing else: it reads no more than it has
 asked for, and no more than it has said it would.

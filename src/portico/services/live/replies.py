@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -123,6 +123,23 @@ class ClassField(Struct, rename="camel", omit_defaults=True):
     name: Annotated[str, "Its name"]
     type: Annotated[str, "Its type, as far as it is known"]
     value: Annotated[str | None, "Its value, in a line"] = None
+
+
+class SystemInfo(TypedDict):
+    """The Python that runs code, and its limits."""
+
+    mode: Annotated[str, "How code is separated from the server"]
+    timeout: Annotated[float, "Seconds that a call may take unless it asks for another time"]
+    longestTimeout: Annotated[float, "The most seconds that a call may ask for"]
+    python: Annotated[str, "The version of Python"]
+    mostSessions: Annotated[int, "How many sessions there may be"]
+    sessions: Annotated[int, "How many sessions there are"]
+    memory: NotRequired[Annotated[int, "Bytes of memory of one session"]]
+    cpuSeconds: NotRequired[Annotated[int, "Seconds of processor time of one session"]]
+    threads: NotRequired[Annotated[int, "How many threads code may start"]]
+    scratch: NotRequired[Annotated[int, "Bytes that code may write into its folder"]]
+    output: NotRequired[Annotated[int, "Bytes of printed text that are retained of one call"]]
+    projectPackages: NotRequired[Annotated[list[str], "The packages of the project"]]
 
 
 class MethodInfo(Struct, rename="camel"):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.services.live.limits import MIB
-from portico.services.live.names import InspectionError
+from portico.services.live.names import InspectionError, NameNotFound
 from portico.services.live.replies import LeftOut
 from portico.services.moments import now, written
 
@@ -96,7 +96,7 @@ class SavedSessions:
 
     def _absent(self, owner: str | None, name: str) -> InspectionError:
         known = ", ".join(one.name for one in self.list(owner)[:10])
-        return InspectionError(f"There is no saved session {name!r}{f'; there are {known}' if known else ''}.")
+        return NameNotFound(f"There is no saved session {name!r}{f'; there are {known}' if known else ''}.")
 
     def _place(self, owner: str | None) -> Path:
         return self._folder / ("local" if owner is None else sha256(owner.encode()).hexdigest()[:32])

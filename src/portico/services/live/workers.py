@@ -91,6 +91,8 @@ class WorkerReply(Struct):
     # Something about the session that the caller should know, and whether it has no names any more.
     note: str | None = None
     begun_anew: bool = False
+    # The refusal says that what was asked for does not exist.
+    missing: bool = False
 
 
 class Rescued(Struct):
@@ -120,6 +122,8 @@ class _PendingReply(Struct):
     id: int
     result: Raw = NOTHING
     refusal: str | None = None
+    # A refusal, too: what was asked for does not exist.
+    missing: str | None = None
     output: str | None = None
     rescued: str | None = None
     calls: Raw = NOTHING
@@ -267,7 +271,8 @@ class PythonWorker:
     def _take(self, reply: _PendingReply) -> None:
         if self._waiting is None or reply.id != self._asked:
             raise ValueError
-        if reply.refusal is not None and len(reply.refusal) > LONGEST_REFUSAL:
+        refusal = reply.missing if reply.refusal is None else reply.refusal
+        if refusal is not None and len(refusal) > LONGEST_REFUSAL:
             raise ValueError
         if reply.output is not None:
             if not self.ends.prints:
@@ -289,7 +294,9 @@ class PythonWorker:
         self.ends.freeze()
         self._print(self.ends.rest(self.limits.flood))
         if self.reason is None and (waiting := self._settle()) is not None:
-            waiting.set_result(self._answer(reply.result, reply.refusal))
+            answer = self._answer(reply.result, refusal)
+            answer.missing = reply.missing is not None
+            waiting.set_result(answer)
 
     def _take_names(self, part: str) -> None:
         if self._dying is None:

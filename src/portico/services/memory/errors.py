@@ -15,6 +15,8 @@ MemoryRefusal              its text is written for the model
 
 The numbers are those that clients of older memory servers know. They lie in a range that JSON-RPC keeps for itself, so
 they travel beside the error unless a setting says otherwise.
+
+`kind` is one of the error types that all tools share, so that callers can switch over them; `code` says more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from portico import ToolError
 class MemoryRefusal(ToolError):
     number: ClassVar[int] = -32603
     code: ClassVar[str] = "internal_error"
-    kind = "Internal"
+    kind = "ToolExecutionError"
 
     def __init__(self, message: str, *, retryable: bool | None = None, **details: Any) -> None:
         super().__init__(message, details={"code": self.code, "number": self.number, **details}, retryable=retryable)
@@ -41,11 +43,11 @@ class NoSuchMemory(MemoryRefusal):
 
 
 class Blocked(MemoryRefusal):
-    number, code, kind = -32605, "content_blocked", "SecurityViolation"
+    number, code, kind = -32605, "content_blocked", "PermissionError"
 
 
 class ModelFailed(MemoryRefusal):
-    number, code, kind = -32606, "llm_error", "Model"
+    number, code, kind = -32606, "llm_error", "ToolExecutionError"
     retryable = True
 
 
@@ -54,7 +56,7 @@ class NoSuchPrompt(MemoryRefusal):
 
 
 class InvalidInput(MemoryRefusal):
-    number, code, kind = -32608, "validation_error", "Validation"
+    number, code, kind = -32608, "validation_error", "ValidationError"
 
 
 class UnknownNamespace(InvalidInput):
@@ -77,8 +79,8 @@ class MemoryChanged(InvalidInput):
 
 
 class MemoryStoreFailed(MemoryRefusal):
-    number, code, kind = -32609, "storage_error", "Storage"
+    number, code, kind = -32609, "storage_error", "ToolExecutionError"
 
 
 class SyncFailed(MemoryRefusal):
-    number, code, kind = -32610, "sync_error", "Sync"
+    number, code, kind = -32610, "sync_error", "ToolExecutionError"

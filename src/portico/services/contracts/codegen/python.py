@@ -20,6 +20,7 @@ _IMPORTS = {
     "msgspec": ("UNSET", "UnsetType"),
     "portico": ("Client",),
     "portico.client.results": ("CallToolResult",),
+    "portico.client.versions": ("ToolVersions",),
 }
 _TAKEN = {"False", "None", "True", "VERSIONS", *(name for names in _IMPORTS.values() for name in names)}
 
@@ -45,7 +46,7 @@ def _imports(body: str) -> str:
     """Standard library, others, ours: with a line between them."""
     used = {home: [name for name in names if re.search(rf"\b{name}\b", body)] for home, names in _IMPORTS.items()}
     lines = {home: f"from {home} import {', '.join(names)}\n" for home, names in used.items() if names}
-    groups = (("typing",), ("msgspec",), ("portico", "portico.client.results"))
+    groups = (("typing",), ("msgspec",), ("portico", "portico.client.results", "portico.client.versions"))
     return "\n".join(said for group in groups if (said := "".join(lines.get(home, "") for home in group)))
 
 
@@ -105,9 +106,16 @@ def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
     said = f"The tools of {surface.contract.server or 'a server'}. The client has to be open."
     head = (
         f"class {name}:\n{_docstring(said, 1)}\n\n"
-        "    def __init__(self, client: Client) -> None:\n        self._client = client"
+        "    def __init__(self, client: Client) -> None:\n        self._client = client\n"
+        f"        self._versions = ToolVersions(client, VERSIONS{_by_server(surface)})"
     )
     return "\n\n".join([head, *methods])
+
+
+def _by_server(surface: Surface) -> str:
+    """Return the argument that names the tools without a version of their own: the server's counts for them."""
+    names = ", ".join(shapes.text(one.tool.name) for one in surface.methods if not one.declares_version)
+    return f", by_server=({names},)" if names else ""
 
 
 def _safe(name: str) -> str:
@@ -125,6 +133,7 @@ def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
         f"\n        self,\n{'' if not members else '        *,' + chr(10)}{''.join(lines)}    " if lines else "self"
     )
     result = "CallToolResult" if method.result is None else shapes.annotation(method.result, models)
+    result = f"{result} | None" if method.in_envelope else result
     head = f"    async def {name}({parameters}) -> {result}:\n{_docstring(_about(method, names), 2)}\n"
     return head + _body(method, names, result)
 
@@ -147,12 +156,14 @@ def _body(method: ToolMethod, names: dict[str, str], result: str) -> str:
     pairs = "".join(f"            {shapes.text(name)}: {given},\n" for name, given in names.items())
     more = "            **more,\n" if method.arguments.is_open else ""
     given = f"{{\n{pairs}{more}        }}" if pairs or more else "{}"
-    lines = [f"given: dict[str, Any] = {given}"]
+    name = shapes.text(method.tool.name)
+    lines = [f"await self._versions.require({name})", f"given: dict[str, Any] = {given}"]
     if any(not member.required for member in method.arguments.members):
         lines.append("given = {name: value for name, value in given.items() if value is not UNSET}")
     if method.result is None:
-        lines.append(f"return await self._client.call_tool({shapes.text(method.tool.name)}, given)")
+        lines.append(f"return await self._client.call_tool({name}, given)")
     else:
-        lines.append(f"said = await self._client.call_tool({shapes.text(method.tool.name)}, given, returns=Any)")
-        lines.append(f"return cast({shapes.text(result)}, said.data)")
+        lines.append(f"said = await self._client.call_tool({name}, given, returns=Any)")
+        data = 'said.data["data"]' if method.in_envelope else "said.data"
+        lines.append(f"return cast({shapes.text(result)}, {data})")
     return "".join(f"        {one}\n" for one in lines).rstrip()

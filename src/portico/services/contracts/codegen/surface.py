@@ -7,16 +7,22 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from portico.schema import shapes
-from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.outcomes import unwrapped
+from portico.services.contracts.definitions import Contract, Definition, parse
+from portico.services.contracts.outcomes import is_declared, unwrapped
+from portico.services.contracts.result_schema import data_of_result, is_result_schema
 
 
 class ToolMethod(Struct, frozen=True):
-    """One tool: what it takes, and what it gives; None where nothing is promised about that."""
+    """One tool: its arguments, and its result; None where the tool declares no output.
+
+    `in_envelope`: the tool returns an MCPToolResult, and `result` is the type of its data, which may be null.
+    """
 
     tool: Definition
     arguments: shapes.Model
     result: shapes.Type | None
+    in_envelope: bool = False
+    declares_version: bool = False
 
 
 class Surface(Struct, frozen=True):
@@ -34,9 +40,14 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
     for tool in tools:
         stem = shapes.unique(shapes.pascal(tool.name), taken)
         arguments = shapes.ModelWriter(tool.input_schema, stem, taken, models).arguments()
-        result = None
-        if tool.output_schema is not None:
+        output, result = tool.output_schema, None
+        in_envelope = output is not None and is_result_schema(output)
+        if output is not None:
             # The value itself: what older revisions wrap it in is taken off by the caller.
-            result = shapes.ModelWriter(unwrapped(tool.output_schema), stem, taken, models).result()
-        methods.append(ToolMethod(tool, arguments, result))
+            inner = data_of_result(output) if in_envelope else unwrapped(output)
+            if in_envelope and not is_declared(output):
+                inner = {"type": "object", "additionalProperties": True}
+            result = shapes.ModelWriter(inner, stem, taken, models).result()
+        declares_version = parse(tool.version) is not None
+        methods.append(ToolMethod(tool, arguments, result, in_envelope, declares_version))
     return Surface(contract, models, methods)

@@ -22,14 +22,17 @@ _BASIC = {
     "object": "Record<string, unknown>",
     "any": "unknown",
 }
-_TAKEN = {"Array", "Caller", "Error", "Promise", "Record", "ToolContent", "ToolFailure", "VERSIONS", "Object"}
+_TAKEN = {
+    *("Array", "Caller", "Error", "IncompatibleVersion", "JSON", "Object", "Promise", "Record", "ToolContent"),
+    *("ToolFailure", "VERSIONS"),
+}
 # Names that a method cannot have.
 _RESERVED = {"constructor", "prototype", "caller"}
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 _RUNTIME = Path(__file__).parent / "runtime"
 # How results are read, by what is promised about them; each is written where it is used.
-_READERS = ("structured", "unwrapped", "content")
+_READERS = ("structured", "unwrapped", "enveloped", "content")
 
 
 def typescript(surface: Surface) -> str:
@@ -125,8 +128,14 @@ def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
     head = (
         f"{_doc([said], '')}"
         f"export class {name} {{\n"
-        "  readonly #caller: Caller;\n\n"
-        "  constructor(caller: Caller) {\n    this.#caller = caller;\n  }\n"
+        "  readonly #caller: Caller;\n"
+        "  #versions?: Promise<Record<string, string>>;\n\n"
+        "  constructor(caller: Caller) {\n    this.#caller = caller;\n  }\n\n"
+        "  async #call(name: string, args: Record<string, unknown>): Promise<unknown> {\n"
+        "    this.#versions ??= listedVersions(this.#caller);\n"
+        '    requireVersion(name, VERSIONS[name] ?? "", (await this.#versions)[name]);\n'
+        "    return this.#caller.callTool({ name, arguments: args });\n"
+        "  }\n"
     )
     return "\n".join([head, *methods]) + "}\n"
 
@@ -139,6 +148,7 @@ def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     given = "{ ...args }" if parameter else "{}"
     result = "ToolContent" if method.result is None else _type(method.result, models)
     read = "content" if method.result is None else f"{_reader(method)}<{result}>"
+    result = f"{result} | null" if method.in_envelope else result
     lines = [tool.description.strip() or tool.title or tool.name]
     lines += [
         f"@param args.{_param(one.name)} {' '.join(one.description.split())}"
@@ -148,7 +158,7 @@ def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     return (
         f"{_doc(lines, '  ')}"
         f"  async {name}({parameter}): Promise<{result}> {{\n"
-        f"    return {read}(await this.#caller.callTool({{ name: {_text(tool.name)}, arguments: {given} }}));\n"
+        f"    return {read}(await this.#call({_text(tool.name)}, {given}));\n"
         "  }\n"
     )
 
@@ -161,5 +171,7 @@ def _reader(method: ToolMethod) -> str:
     kind = method.result
     if kind is None:
         return "content"
+    if method.in_envelope:
+        return "enveloped"
     is_object = isinstance(kind, shapes.Reference | shapes.Mapping) or kind == shapes.Basic("object")
     return "structured" if is_object else "unwrapped"

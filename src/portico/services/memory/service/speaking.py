@@ -17,8 +17,6 @@ Codes = Literal["result", "protocol"]
 Body = Callable[..., Awaitable[Any]]
 
 _TOOL = re.compile(r"\bmemory_(?=[a-z])")
-# What went wrong on our side, and not in what was asked.
-OURS = ("Storage", "Sync", "Model", "Internal")
 
 
 def speaking(body: Body, name: str, logger: str, codes: Codes, *, resource: bool = False) -> Body:
@@ -55,7 +53,8 @@ def speaking(body: Body, name: str, logger: str, codes: Codes, *, resource: bool
 
 
 def _level(refusal: MemoryRefusal) -> Literal["error", "warning", "info"]:
-    if refusal.kind in OURS:
+    # The server failed; the request was valid.
+    if refusal.kind == "ToolExecutionError":
         return "error"
     return "warning" if isinstance(refusal, Blocked) else "info"
 

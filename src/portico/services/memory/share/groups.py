@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class NotAllowed(MemoryRefusal):
-    number, code, kind = -32608, "not_allowed", "PermissionDenied"
+    number, code, kind = -32608, "not_allowed", "PermissionError"
 
 
 class GroupMember(Struct, frozen=True):
