@@ -209,8 +209,8 @@ class GatewayUpstream:
     @property
     def is_being_awaited(self) -> bool:
         """Whether a first attempt is due or under way. One that takes longer than a call may is not waited for, nor is
-        an upstream that did not answer in an earlier process, nor one that is only connected to for a user."""
-        if self.is_tried or self.personal or self.traits.is_unreachable:
+        an upstream that did not answer in an earlier process, nor one in this process or for a single user."""
+        if self.is_here or self.is_tried or self.personal or self.traits.is_unreachable:
             return False
         return self.left_of(self.settings.timeout) > 0
 
