@@ -208,6 +208,16 @@ async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(mon
         assert await client.list_tools() == []
 
 
+async def test_a_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(introduction, "PROBE_SECONDS", 0.2)
+    server = "import time; time.sleep(1)\nfrom portico import Server\nServer('slow').run()"
+    async with asyncio.timeout(6 * PATIENCE), Client([sys.executable, "-c", server], timeout=PATIENCE * 6) as client:
+        assert client.revision == MODERN
+        assert await client.list_tools() == []
+
+
 # Remembering
 
 

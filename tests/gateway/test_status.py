@@ -16,8 +16,11 @@ import pytest
 
 from portico import Client, Gateway, Server
 from portico.auth import Principal, TokenInvalid
+from portico.cli.gateway import _is_healthy, _shown
 from portico.cli.main import main
 from portico.extend import http_exchange, serve_http
+from portico.fleet import sums
+from portico.gateway.status import merge_reports
 
 SERVER = Path(__file__).parent / "asking_server.py"
 DYING = "import sys; print('cannot find the KEY-42', file=sys.stderr); sys.exit(1)"
@@ -159,10 +162,17 @@ def served(tmp_path: Path) -> Iterator[str]:
         child.stderr.close()
 
 
+async def until_ready(url: str) -> None:
+    async with asyncio.timeout(60):
+        while (await http_exchange("GET", f"{url}/readyz", headers=[], seconds=20, longest=1 << 20)).status != 200:
+            await asyncio.sleep(0.05)
+
+
 def test_the_command_finds_the_token_of_its_user(
     served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PORTICO_OPERATOR_TOKEN", raising=False)
+    asyncio.run(until_ready(served))
     main(["call", f"{served}/mcp", "one_add", "a=1", "b=2"])
     with pytest.raises(SystemExit) as ended:
         main(["gateway", "status", served, "--data", str(tmp_path)])
@@ -173,3 +183,58 @@ def test_the_command_finds_the_token_of_its_user(
     with pytest.raises(SystemExit) as refused:
         main(["gateway", "status", served, "--data", str(tmp_path / "other"), "--token", "wrong"])
     assert refused.value.code == 2
+
+
+SLOW = "import time; time.sleep(1.0)\nfrom portico import Server\nserver = Server('slow')\nserver.run()\n"
+
+
+async def test_not_ready_until_every_upstream_was_tried_once(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    gateway = Gateway({"slow": [sys.executable, str(script)], "dead": ["/there/is/no/such/program"]})
+    async with Served(gateway) as served:
+        status, said = await served.get("/readyz")
+        assert (status, said.splitlines()[:2]) == (503, ["not ready", "slow: not tried yet"])
+        assert "portico_upstream_up{" not in (await served.get("/metrics"))[1]
+        # The probe itself has started the first attempts.
+        await until_ready(served.url)
+        assert [one["state"] for one in gateway.status()] == ["ok", "away"]
+        metrics = (await served.get("/metrics"))[1].splitlines()
+        assert {'portico_upstream_up{upstream="slow"} 1', 'portico_upstream_up{upstream="dead"} 0'} <= set(metrics)
+
+
+def test_an_upstream_that_was_not_tried_is_shown_as_such() -> None:
+    report = Gateway({"dead": ["/there/is/no/such/program"]}).report()
+    assert [(one["state"], one["up"]) for one in report["upstreams"]] == [("not tried", False)]
+    assert "not tried yet" in _shown(report) and _is_healthy(report)
+
+
+def test_stderr_of_a_working_upstream_is_not_repeated() -> None:
+    report = Gateway({"a": upstream()}).report()
+    (state,) = report["upstreams"]
+    state.update(state="ok", up=True, stderr=["npm warn deprecated"])
+    assert "npm warn" not in _shown(report)
+    state.update(state="away", up=False, since=1.0)
+    assert "npm warn" in _shown(report)
+
+
+def test_reports_of_workers_are_merged() -> None:
+    gateway = Gateway({"a": upstream()})
+    untried, well, away = (gateway.report() for _ in range(3))
+    well["upstreams"][0].update(state="ok", up=True, calls=3, connections=1)
+    away["upstreams"][0].update(state="away", up=False, since=5.0, error="boom", calls=2, connections=1)
+    merged = merge_reports([untried, well])["upstreams"][0]
+    assert (merged["state"], merged["up"], merged["calls"]) == ("ok", True, 3)
+    for order in ([untried, well, away], [away, well, untried]):
+        report = merge_reports(order)
+        (merged,) = report["upstreams"]
+        assert (merged["state"], merged["up"], merged["since"], merged["error"]) == ("away", False, 5.0, "boom")
+        assert (merged["calls"], merged["connections"], report["workers"]) == (5, 2, 3)
+
+
+def test_up_is_the_minimum_over_workers() -> None:
+    up = 'portico_upstream_up{upstream="a"}'
+    kind = "# TYPE portico_upstream_up gauge"
+    texts = [f"{kind}\n{up} {value}\n" for value in (1, 1)]
+    assert f"{up} 1\n" in sums.total([*texts, f"{kind}\n"])
+    assert f"{up} 0\n" in sums.total([*texts, f"{kind}\n{up} 0\n"])

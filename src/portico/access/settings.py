@@ -69,6 +69,10 @@ class AccessSettings(Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.sections)
 
+    def without(self, name: str) -> AccessSettings:
+        """Return the same settings without a section."""
+        return AccessSettings({one: section for one, section in self.sections.items() if one != name})
+
 
 def read(said: Mapping[str, Any], folder: str | Path = ".") -> AccessSettings:
     """What the tables of a file say of access; other tables are not looked at. Raises UsageError."""

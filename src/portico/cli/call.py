@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from portico.client.results import CallToolResult
 from portico.schema.explain import listed, quoted
 from portico.schema.problems import did_you_mean
 from portico.wire.content import TextContent
-from portico.wire.errors import UsageError
+from portico.wire.errors import ConnectFailed, ResourceNotFound, UsageError
 from portico.wire.tools import WRAPPED, Tool
 
 # How long a call may take at a terminal, where a person may have to answer questions, and can press Ctrl-C.
@@ -32,7 +33,8 @@ def run(words: list[str]) -> int:
     # Files and standard input are read before a server is started.
     whole = {} if options.json_arguments is None else from_json(options.json_arguments, sources)
     given = [split(word, sources) for word in options.pairs]
-    return run_with_client(options, lambda client, printer: _call(client, printer, options, given, whole))
+    work = partial(_call, options=options, given=given, whole=whole)
+    return run_with_client(options, work, [options.tool])
 
 
 def run_read(words: list[str]) -> int:
@@ -43,10 +45,13 @@ def run_read(words: list[str]) -> int:
 def run_prompt(words: list[str]) -> int:
     options, sources = parse("prompt", words), Sources()
     given = [split(word, sources) for word in options.pairs]
-    return run_with_client(options, lambda client, printer: _prompt(client, printer, options, given))
+    return run_with_client(options, partial(_prompt, options=options, given=given), [options.name])
 
 
-def _unknown(kind: str, name: str, names: list[str]) -> UsageError:
+def _unknown(client: Client, kind: str, name: str, names: list[str]) -> UsageError | ConnectFailed:
+    if client.missing_servers:
+        servers = ", ".join(client.missing_servers)
+        return ConnectFailed(f"the {kind} {quoted(name)} is not available: {servers} cannot be reached")
     hint = did_you_mean(name, names) or (f"there is {listed(names)}" if names else "the server has none")
     return UsageError(f"there is no {kind} {quoted(name)}; {hint}")
 
@@ -59,7 +64,7 @@ async def _call(
 ) -> int:
     tools = await client.list_tools()
     remember(options.target, "tools", dict(map(known_tool, tools)))
-    tool = _find(tools, options)
+    tool = _find(client, tools, options)
     arguments = for_tool(tool.input_schema, given, whole)
     # Before 2026-07-28 the time that a person takes to answer a question is part of the call's.
     timeout = options.timeout or (TERMINAL_TIMEOUT_SECONDS if can_ask() else None)
@@ -78,14 +83,14 @@ async def _call(
     return 1 if result.is_error else 0
 
 
-def _find(tools: list[Tool], options: argparse.Namespace) -> Tool:
+def _find(client: Client, tools: list[Tool], options: argparse.Namespace) -> Tool:
     """The tool of that name. A tool that is not listed, such as an alias, can be called with --json, unchecked."""
     for tool in tools:
         if tool.name == options.tool:
             return tool
-    if options.json_arguments is not None and not options.pairs:
+    if options.json_arguments is not None and not options.pairs and not client.missing_servers:
         return Tool(name=options.tool, input_schema={})
-    raise _unknown("tool", options.tool, [tool.name for tool in tools])
+    raise _unknown(client, "tool", options.tool, [tool.name for tool in tools])
 
 
 def _progress(printer: Printer) -> Callable[[float, float | None, str | None], None] | None:
@@ -138,7 +143,12 @@ def _is_json_of(text: str, value: Any) -> bool:
 
 
 async def _read(client: Client, printer: Printer, options: argparse.Namespace) -> int:
-    contents = await client.read_resource(options.uri)
+    try:
+        contents = await client.read_resource(options.uri)
+    except ResourceNotFound:
+        if not client.missing_servers:
+            raise
+        raise _unknown(client, "resource", options.uri, []) from None
     blocks = BlockPrinter(printer, options.save, "resource")
     for one in contents:
         if printer.form == "json":
@@ -158,7 +168,7 @@ async def _prompt(client: Client, printer: Printer, options: argparse.Namespace,
     remember(options.target, "prompts", dict(map(known_prompt, prompts)))
     prompt = next((one for one in prompts if one.name == options.name), None)
     if prompt is None:
-        raise _unknown("prompt", options.name, [one.name for one in prompts])
+        raise _unknown(client, "prompt", options.name, [one.name for one in prompts])
     required = {one.name: bool(one.required) for one in prompt.arguments or ()}
     result = await client.get_prompt(options.name, for_prompt(required, given))
     blocks = BlockPrinter(printer, options.save, options.name)

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import redirect_stdout
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,12 +35,17 @@ Work = Callable[[Client, Printer], Awaitable[int]]
 
 ARROWS = {"sent": "→", "received": "←"}
 TERMINATED = 128 + signal.SIGTERM
+# The exit status where a server cannot be reached.
+UNREACHABLE = 3
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-def run_with_client(arguments: argparse.Namespace, work: Work) -> int:
-    """The exit status of the work. Errors are raised."""
+def run_with_client(arguments: argparse.Namespace, work: Work, names: Collection[str] | None = None) -> int:
+    """Return the exit status of the work, or UNREACHABLE if a server of a configuration of several is missing.
+
+    `names`: the tools and prompts that the work is about; only their servers are waited for. Errors are raised.
+    """
     # A server in this process logs the tracebacks of its tools, which are of the user's own file.
     here = isinstance(arguments.target, str) and modules.is_named(arguments.target)
     set_log_level("info" if arguments.verbose else "error" if here else "critical")
@@ -48,7 +53,7 @@ def run_with_client(arguments: argparse.Namespace, work: Work) -> int:
     # Such a server may also print, which must not mix with the output of the command.
     with redirect_stdout(sys.stderr):
         try:
-            status = asyncio.run(_run(arguments, printer, work))
+            status = asyncio.run(_run(arguments, printer, work, names))
             printer.flush()
             return status
         except Error as failure:
@@ -68,13 +73,21 @@ def _explained(failure: Error) -> Error:
     return failure
 
 
-async def _run(arguments: argparse.Namespace, printer: Printer, work: Work) -> int:
+async def _run(
+    arguments: argparse.Namespace, printer: Printer, work: Work, names: Collection[str] | None = None
+) -> int:
     ended = _on_sigterm()
     try:
-        async with client_for(arguments.target, arguments, printer) as client:
+        client = client_for(arguments.target, arguments, printer)
+        client.awaited = names
+        async with client:
             if arguments.verbose:
                 await _request_logs(client)
-            return await work(client, printer)
+            missing = client.missing_servers
+            for server, reason in missing.items():
+                printer.aside(f"portico: {server} is missing: {reason}")
+            # What was asked for by its name, and was there, is complete without the other servers.
+            return await work(client, printer) or (UNREACHABLE if missing and names is None else 0)
     except asyncio.CancelledError:
         if not ended:
             raise

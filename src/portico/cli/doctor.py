@@ -292,7 +292,9 @@ async def _target(arguments: argparse.Namespace, printer: Printer) -> list[Healt
             tools = await client.list_tools()
             info = client.server_info
             name = f"{info.name} {info.version}" if info else "it does not say who it is, but"
-            return [HealthFinding("target", "ok", f"{name} answers, revision {client.revision}, {len(tools)} tools")]
+            answers = HealthFinding("target", "ok", f"{name} answers, revision {client.revision}, {len(tools)} tools")
+            missing = client.missing_servers.items()
+            return [answers, *(HealthFinding(f"target, {server}", "error", reason) for server, reason in missing)]
     except AuthorizationFailed as failure:
         return [HealthFinding("target", "error", str(failure)), *await _login(str(arguments.target))]
     except (Error, ToolError) as failure:

@@ -41,7 +41,7 @@ def run(words: list[str]) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.file is None:
         raise UsageError("a FILE is required: a gateway.toml or an mcp.json")
-    gateway = Gateway.load(arguments.file)
+    gateway = Gateway.load(arguments.file, audited=False)
     # Who only looks pins nothing.
     gateway.pins.recording = False
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -126,7 +126,8 @@ def _shown(report: dict[str, Any]) -> str:
     headings = ("UPSTREAM", "REVISION", "TOOLS", "LISTS FROM", "LANES", "IN FLIGHT", "CALLS", "ERRORS", "PINS", "STATE")
     lines = [plain_table(headings, rows)]
     for one in report["upstreams"]:
-        said = [one["error"].partition("\n")[0], *one["stderr"]] if not one["up"] else one["stderr"]
+        # The stderr of a server that works, such as npm's warnings, is in --json.
+        said = [] if _works(one) else [one["error"].partition("\n")[0], *one["stderr"]]
         lines += [f"{one['alias']}: {one_line(line)}\n" for line in said if line]
     lines += _trouble_lines(report)
     lines += [f"clash: {one_line(clash)}\n" for clash in report["clashes"]]
@@ -159,14 +160,19 @@ def _is_healthy(report: dict[str, Any]) -> bool:
     applied = configuration is None or configuration["not_applied_since"] is None
     return (
         applied
-        and all(one["up"] for one in report["upstreams"])
+        and all(map(_works, report["upstreams"]))
         and not any(task["backing_off"] for task in report.get("tasks", ()))
     )
 
 
+def _works(one: dict[str, Any]) -> bool:
+    """Return whether nothing is known to be wrong with an upstream."""
+    return one["state"] in ("ok", "not tried")
+
+
 def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
-    state = "ok" if one["up"] else "not configured"
-    if one["since"] is not None:
+    state = "not tried yet" if one["state"] == "not tried" else one["state"]
+    if one["state"] == "away":
         since = _clock_time(one["since"])
         state = f"away since {since}, next try in {one['retry_after']:.0f} s"
     numbers = (str(one[name]) for name in ("connections", "in_flight", "calls", "errors"))

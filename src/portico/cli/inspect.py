@@ -57,7 +57,10 @@ async def _revisions(client: Client, printer: Printer, arguments: argparse.Names
 async def _speaks(revision: str, printer: Printer, arguments: argparse.Namespace) -> bool:
     asking = argparse.Namespace(**{**vars(arguments), "revision": revision, "trace": False})
     try:
-        async with asyncio.timeout(REVISION_SECONDS), client_for(arguments.target, asking, printer) as client:
+        client = client_for(arguments.target, asking, printer)
+        # A gateway speaks the same revisions whichever of its servers are there.
+        client.awaited = ()
+        async with asyncio.timeout(REVISION_SECONDS), client:
             return client.revision == revision
     except (Error, TimeoutError):
         return False

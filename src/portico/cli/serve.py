@@ -50,6 +50,9 @@ def run(words: list[str]) -> None:
     # A person who serves over HTTP wants to see that clients come; on stdio the lines would be in a client's log.
     shown = arguments.transport == "http" and is_terminal(sys.stderr)
     set_log_level("warning", level=arguments.log_level, form=arguments.log_format, requests=shown)
+    if not is_level_said(arguments.log_level):
+        # An operator who changes the file of a running gateway sees that it was applied.
+        logging.getLogger("portico.gateway.configuration").setLevel(logging.INFO)
     if arguments.target is None:
         server, serving = _built_in(arguments)
         server.faces = _lean(server, arguments, serving)

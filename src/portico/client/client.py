@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from portico.client import authorization
     from portico.client.authorization import Auth
     from portico.gateway import gateway
+    from portico.gateway.gateway import Gateway
     from portico.transport.http_client.authorizer import Visitor
 else:
     authorization = LazyModule("portico.client.authorization")
@@ -156,9 +157,14 @@ class Client:
     ) -> None:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
+        # The gateway that this client makes for a configuration of several servers.
+        self._gateway: Gateway | None = None
         if names_several(target):
             # What a gateway needs is loaded by those who talk to several servers.
-            target = gateway.Gateway.of(cast("str | Mapping[str, Any]", target))
+            target = self._gateway = gateway.Gateway.of(cast("str | Mapping[str, Any]", target))
+            self._gateway.serve_operator()
+        # The tools and prompts whose servers are waited for when the client opens; None: all of a configuration.
+        self.awaited: Collection[str] | None = None
         place = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(
             sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools
@@ -222,6 +228,11 @@ class Client:
         """The connection below it."""
         return self._upstream
 
+    @property
+    def missing_servers(self) -> dict[str, str]:
+        """Why servers of a configuration of several (`Client("mcp.json")`) have not answered, by their names."""
+        return {} if self._gateway is None else self._gateway.missing_upstreams(self.awaited)
+
     # Opening and closing, from any task
 
     async def __aenter__(self) -> Self:
@@ -244,11 +255,25 @@ class Client:
         if self._upstream.is_open:
             raise UsageError("the client is open already")
         try:
-            await self._upstream.open()
+            async with self._connected_servers():
+                await self._upstream.open()
             await self._tell_log_level()
         except BaseException:
             await self.close()
             raise
+
+    @asynccontextmanager
+    async def _connected_servers(self) -> AsyncIterator[None]:
+        """Wait for the servers of a configuration within the timeout, and log a warning for each that has not answered:
+        a list is asked for once by most programs, so it must not depend on which server starts first."""
+        if self._gateway is None:
+            yield
+            return
+        async with self._gateway.lifespan():
+            await self._gateway.connect_upstreams(self.timeout, self.awaited)
+            for alias, reason in self.missing_servers.items():
+                log.warning("%s is missing: %s", alias, reason)
+            yield
 
     async def close(self) -> None:
         for listener in list(self._hearing.listeners):

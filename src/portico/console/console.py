@@ -63,6 +63,7 @@ class Console:
         saved: Path | None = None,
     ) -> None:
         self.subject = subject
+        self._upstreams: UpstreamsService | None = None
         # Those that were named on the command line, which are opened with it.
         self.named: list[ConsoleTarget] = []
         self.mode: ConsoleMode = mode
@@ -119,6 +120,8 @@ class Console:
         self.watching.wire.taps.append(ExchangeTap(exchange, self.wire))
         self.targets.get("self").url = url
         happening = HappeningService(exchange)
+        if self._upstreams is not None:
+            self._upstreams.exchange = exchange
         self.server.add(happening)
         self.parts += ["metrics", "sessions"]
         self.watching.topics["metrics"] = happening.sampler
@@ -133,7 +136,7 @@ class Console:
         """What this server has, and others have not."""
         protection = subject.protection
         if isinstance(subject, Gateway):
-            upstreams = UpstreamsService(subject)
+            upstreams = self._upstreams = UpstreamsService(subject)
             self.add_part("upstreams", upstreams)
             self.watching.topics["upstreams"] = LookedAt(upstreams.look)
             self.watching.wire.taps.append(UpstreamTap(subject, self.wire))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import time
 from typing import Any
 
+from portico.auth.principal import Principal
 from portico.console.numbers import Sampler
 from portico.console.shown import shown
+from portico.gateway import status
 from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transport.http.exchange import Exchange
@@ -18,6 +22,10 @@ MOST_SESSIONS = 500
 # Of an id: who has the whole of one may speak in its session.
 SHOWN_ID = 8
 READS = {"readOnlyHint": True}
+# How often the other workers are asked for the state of their upstreams while a page shows it.
+ASK_SECONDS = 2.0
+# Visitors of the console were let in by the console itself.
+_OPERATOR = Principal("console", scopes=frozenset({"operator"}))
 
 
 class HappeningService(Service):
@@ -76,17 +84,34 @@ class UpstreamsService(Service):
     def __init__(self, gateway: Any) -> None:
         super().__init__()
         self._gateway = gateway
+        # The exchange that serves the gateway, if it is served over HTTP.
+        self.exchange: Exchange | None = None
+        self._others: list[dict[str, Any]] = []
+        self._asked_at = -ASK_SECONDS
+        self._asking: asyncio.Task[None] | None = None
 
     @tool(annotations=READS)
     async def upstreams(self) -> ToolResult:
         """How the servers behind this gateway are, and what they have said last."""
-        return shown(self.look())
+        await self._ask_others()
+        return shown(self._merge())
 
     def look(self) -> dict[str, Any]:
-        report: dict[str, Any] = self._gateway.report()
-        for one in report["upstreams"]:
-            one["state"] = "ok" if one["up"] else "not configured" if one["since"] is None else "away"
-        return report
+        """Return the state over all workers, as the others reported it at most ASK_SECONDS ago."""
+        now = time.monotonic()
+        if self.exchange is not None and self.exchange.elsewhere is not None and now - self._asked_at > ASK_SECONDS:
+            self._asked_at = now
+            self._asking = asyncio.get_running_loop().create_task(self._ask_others())
+        return self._merge()
+
+    def _merge(self) -> dict[str, Any]:
+        return status.merge_reports([self._gateway.report(), *self._others])
+
+    async def _ask_others(self) -> None:
+        others = None if self.exchange is None else self.exchange.elsewhere
+        if others is not None:
+            bodies = await others.ask_others(status.PATH, _OPERATOR)
+            self._others = [json.loads(body) for body in bodies]
 
 
 def _session(path: str, one: HttpSession) -> dict[str, Any]:

@@ -232,6 +232,9 @@ class ServerFace:
     def readiness(self) -> Mapping[str, str]:
         return members(self.server).readiness()
 
+    def is_settled(self) -> bool:
+        return members(self.server).is_settled()
+
     def conditions(self) -> Mapping[str, str]:
         return members(self.server).conditions()
 

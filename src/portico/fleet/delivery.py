@@ -161,18 +161,18 @@ class Delivery:
             return False
         return found is None or not found.lives
 
-    async def ask(self, place: str, worker: str, path: str) -> Answer | None:
-        """What a worker has at a path; None if it does not say."""
+    async def ask(self, place: str, worker: str, path: str, principal: Principal | None = None) -> Answer | None:
+        """Return what a worker has at a path, as it is shown to a principal; None if it does not answer."""
         try:
-            return await self._ask(place, worker, path)
+            return await self._ask(place, worker, path, principal)
         except (OSError, sending.Unreachable):
             return None
 
-    async def _ask(self, place: str, worker: str, path: str) -> Answer | None:
+    async def _ask(self, place: str, worker: str, path: str, principal: Principal | None = None) -> Answer | None:
         """The same. Raises TimeoutError: a process that is stopped takes what is sent to it, and says nothing."""
         request = Request("GET", path, "", Headers())
         collected = _OwnAnswer()
-        sealed = self._envelopes.seal(Forwarding(to=worker), request)
+        sealed = self._envelopes.seal(Forwarding(to=worker, principal=principal), request)
         async with asyncio.timeout(ASK_SECONDS):
             await sending.send(place, request, collected, sealed)
         return collected.answered

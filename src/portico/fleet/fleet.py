@@ -257,6 +257,11 @@ class Fleet:
         said = await asyncio.gather(*(self._ask(other, "/metrics") for other in others))
         return [_glance(name, answer) for name, answer in zip(others, said, strict=True)]
 
+    async def ask_others(self, path: str, principal: Any) -> list[bytes]:
+        """Return what the other workers of this machine have at a path, as it is shown to a principal."""
+        answers = await asyncio.gather(*(self._ask(other, path, principal) for other in self._folder.others()))
+        return [answer.body for answer in answers if answer is not None and answer.status == 200]
+
     def other_sessions(self) -> OtherSessions:
         """What the other workers have, on whatever machine, as it was last read: a moment ago, while one asks."""
         now = time.monotonic()
@@ -293,9 +298,9 @@ class Fleet:
             writer.on_close = None
             again()
 
-    async def _ask(self, other: str, path: str) -> Answer | None:
+    async def _ask(self, other: str, path: str, principal: Any = None) -> Answer | None:
         """What another worker of this machine has at a path; None if it does not say."""
-        return await self.delivery.ask(self._folder.path(other), other, path)
+        return await self.delivery.ask(self._folder.path(other), other, path, principal)
 
 
 def _glance(name: str, answer: Answer | None) -> dict[str, Any]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-# What is not made of parts: how long the oldest is there.
-_LARGEST = frozenset({"mcp_server_uptime_seconds"})
+# Gauges of which every worker has its own opinion of the same thing, and no part of it. All others are summed.
+_MERGED: dict[str, Callable[[Iterable[float]], float]] = {
+    "mcp_server_uptime_seconds": max,
+    # An upstream is up if all workers that have tried it could reach it.
+    "portico_upstream_up": min,
+    "portico_upstream_retry_after_seconds": max,
+    "portico_upstream_tools": max,
+    "portico_gateway_configuration_not_applied": max,
+    "portico_gateway_clashes": max,
+    "portico_gateway_held": max,
+}
 
 
 def total(texts: Iterable[str]) -> str:
-    """Every series with the sum of its values, in the order in which they were first seen."""
+    """Return every series with its values merged, by their sum unless _MERGED has another way."""
     values: dict[str, float] = {}
     kinds: dict[str, str] = {}
     for text in texts:
@@ -22,8 +31,11 @@ def total(texts: Iterable[str]) -> str:
                 value = float(said)
             except ValueError:
                 continue
-            largest = series in _LARGEST
-            values[series] = max(values.get(series, 0.0), value) if largest else values.get(series, 0.0) + value
+            if series in values:
+                merge = _MERGED.get(series.partition("{")[0])
+                values[series] = values[series] + value if merge is None else merge((values[series], value))
+            else:
+                values[series] = value
     return "\n".join(_lines(values, kinds)) + "\n"
 
 

@@ -153,6 +153,11 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
         """What its names begin with, but for those that are renamed."""
         return self.prefix.replace("{alias}", folded_alias(self.alias))
 
+    def may_show_as(self, outward_name: str) -> bool:
+        """Return whether a tool or prompt of the upstream may have this outward name, by what alone is configured."""
+        prefix = self.outward_prefix
+        return (bool(prefix) and outward_name.startswith(prefix)) or outward_name in self.rename.values()
+
     def outward(self, name: str) -> str:
         return self.rename.get(name) or outward(self.alias, name, self.prefix, self.longest_name)
 

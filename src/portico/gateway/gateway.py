@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,8 @@ else:
 
 # How often connections are looked at that nothing uses any more.
 IDLE_LOOK_SECONDS = 30.0
+# How long a client without a timeout waits for the upstreams when it connects.
+MAX_CONNECT_SECONDS = 3600.0
 # How often it is seen to it that upstreams are tried again whose lists listeners wait for; each has its own pause.
 ABSENT_LOOK_SECONDS = 1.0
 
@@ -97,6 +99,8 @@ class Gateway(Server):
         self._secrets = Secrets()
         self._ending: set[asyncio.Task[None]] = set()
         self._serves = False
+        # How long a client waited for the upstreams when it connected, for the reason why one is missing.
+        self._connect_seconds: float | None = None
         # Those that were removed, and whose calls come to their ends.
         self._retiring: set[GatewayUpstream] = set()
         self._bridge = Bridge(self.seal)
@@ -122,10 +126,15 @@ class Gateway(Server):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
 
     @classmethod
-    def load(cls, path: str | Path, **options: Any) -> Gateway:
-        """The gateway that a gateway.toml or an mcp.json describes. Raises UsageError with what is wrong in it."""
+    def load(cls, path: str | Path, *, audited: bool = True, **options: Any) -> Gateway:
+        """Return the gateway that a gateway.toml or an mcp.json describes. Raises UsageError for an invalid file.
+
+        `audited`: whether its [audit] applies, so that the gateway writes to the audit store while it runs.
+        """
         secrets = Secrets()
         settings = read(path, secrets)
+        if not audited:
+            settings = msgspec.structs.replace(settings, access=settings.access.without("audit"))
         gateway = cls(**{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
         if settings.lock is not None and any(one.pins != "off" for one in settings.upstreams.values()):
@@ -330,6 +339,34 @@ class Gateway(Server):
         """Wait until every upstream is listed or has failed, but not for longer."""
         await self._routes.settled(seconds)
 
+    def serve_operator(self) -> None:
+        """Serve one client whose user has written the configuration: errors have the full reason of a failure."""
+        for upstream in self._routes.upstreams.values():
+            upstream.health.reveal_failures()
+
+    async def connect_upstreams(self, seconds: float | None, names: Collection[str] | None = None) -> None:
+        """Wait until every upstream is listed or has failed, for at most `seconds`. Later lists do not wait again.
+
+        `names`: wait only for the upstreams to which these tools and prompts belong, as far as the names tell.
+        """
+        limit = MAX_CONNECT_SECONDS if seconds is None else min(seconds, MAX_CONNECT_SECONDS)
+        await self._routes.settled(limit, only=self._routes.may_own(names))
+        self._routes.first_seconds = 0.0
+        self._connect_seconds = seconds
+
+    def missing_upstreams(self, names: Collection[str] | None = None) -> dict[str, str]:
+        """Return by alias why an upstream is not listed, for the operator; of all, or of those to which these names
+        belong."""
+        owners = self._routes.may_own(names)
+        return {one.alias: why for one in owners if (why := one.listing_problem(self._connect_seconds))}
+
+    def is_settled(self) -> bool:
+        """Return whether every upstream was tried at least once; starts the first attempts that are due."""
+        awaited = [one for one in self._routes.upstreams.values() if one.is_being_awaited]
+        for upstream in awaited:
+            upstream.begin_listing()
+        return not awaited
+
     def everything(self) -> Iterator[tuple[Kind, Owned]]:
         """All that there is, by whose it is: our own, and what the upstreams have listed."""
         for method, kind in KINDS.items():
@@ -419,7 +456,12 @@ class Gateway(Server):
 
     def _watch_file(self, path: Path) -> ConfigurationWatch:
         return ConfigurationWatch(
-            path, lambda: self.pins.path, lambda: read(path, self._secrets), self._apply, self._load_pins
+            path,
+            lambda: self.pins.path,
+            lambda: read(path, self._secrets),
+            lambda: self._settings,
+            self._apply,
+            self._load_pins,
         )
 
     async def _load_pins(self) -> None:
@@ -443,8 +485,6 @@ class Gateway(Server):
         views = _apply_each("view", before.views, settings.views, self._remove_view, self._add_view, problems)
         self._settings = msgspec.structs.replace(settings, upstreams=upstreams, views=views)
         self._routes.put_in_order(list(settings.upstreams))
-        if not problems:
-            log.info("%s was read again: %d upstreams", self._path, len(settings.upstreams))
         return problems
 
     def _remove_upstream(self, alias: str) -> None:

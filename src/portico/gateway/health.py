@@ -59,8 +59,9 @@ def is_answer(failure: Error) -> bool:
 class Breaker:
     """Refuses calls for a while after failures of the transport, deadlines and overload."""
 
-    def __init__(self, mask: Callable[[str], str] = str) -> None:
+    def __init__(self, mask: Callable[[str], str] = str, explain: Callable[[Error], str] = describe) -> None:
         self._mask = mask
+        self._explain = explain
         # For the operator, and for clients.
         self.failure = ""
         self._described = ""
@@ -74,6 +75,11 @@ class Breaker:
     def is_open(self) -> bool:
         """Whether calls are refused for now."""
         return self.since is not None and time.monotonic() < self._until
+
+    @property
+    def was_used(self) -> bool:
+        """Whether any request has succeeded or failed."""
+        return bool(self._recent)
 
     @property
     def retry_after(self) -> float:
@@ -105,7 +111,7 @@ class Breaker:
         now = time.monotonic()
         wish: float | None = getattr(failure, "retry_after", None) if honour else None
         self.failure = self._mask(str(failure))
-        self._described = describe(failure) + (f" (error id {error_id})" if error_id else "")
+        self._described = self._explain(failure) + (f" (error id {error_id})" if error_id else "")
         self._in_a_row += 1
         self._recent.append((now, False))
         recent = [good for moment, good in self._recent if now - moment < LOOK_SECONDS]
@@ -135,6 +141,7 @@ class UpstreamHealth:
         varies: bool = False,
     ) -> None:
         self.alias = alias
+        self._explain = describe
         self.shared = Breaker(mask)
         self._share = share
         self._mask = mask
@@ -144,10 +151,23 @@ class UpstreamHealth:
         self._failing: dict[str, float] = {}
         self._failures = 0
 
+    def reveal_failures(self) -> None:
+        """Put the full text of failures into the errors for callers: the caller is the operator."""
+        self._explain = self._describe_fully
+        self.shared = Breaker(self._mask, self._explain)
+
+    def _describe_fully(self, failure: Error) -> str:
+        return self._mask(str(failure))
+
     @property
     def refused_callers(self) -> int:
         """How many callers have a breaker that is open."""
         return sum(one.is_open for one in self._callers.values())
+
+    @property
+    def was_used(self) -> bool:
+        """Whether any request has succeeded or failed."""
+        return self.shared.was_used or bool(self._callers)
 
     @property
     def is_well(self) -> bool:
@@ -188,7 +208,7 @@ class UpstreamHealth:
         return self._refusal_of(failure, error_id)
 
     def _refusal_of(self, failure: Error, error_id: str) -> ToolError:
-        what = f"{self.alias}: {describe(failure)} (error id {error_id})."
+        what = f"{self.alias}: {self._explain(failure)} (error id {error_id})."
         return ToolError(what, kind="ToolExecutionError", details={"upstream": self.alias, "error_id": error_id})
 
     def _is_own(self, call: Call) -> bool:
@@ -200,7 +220,7 @@ class UpstreamHealth:
         return self._share(call), caller_of(call)[0]
 
     def _breaker_for(self, key: CallerKey) -> Breaker:
-        breaker = self._callers.setdefault(key, Breaker(self._mask))
+        breaker = self._callers.setdefault(key, Breaker(self._mask, self._explain))
         self._callers.move_to_end(key)
         while len(self._callers) > MAX_CALLER_BREAKERS:
             self._callers.popitem(last=False)

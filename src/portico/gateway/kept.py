@@ -44,6 +44,8 @@ class Traits(Struct, frozen=True):
     # It has tasks, in the design of its revision; and skills.
     tasks: bool = False
     skills: bool = False
+    # It did not answer when a connection was last tried. No list waits for such an upstream.
+    is_unreachable: bool = False
 
 
 class _Kept(Struct):

@@ -26,6 +26,7 @@ from portico.wire import notices
 from portico.wire.apps import EXTENSION, shows_pages
 from portico.wire.content import EmptyResult
 from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError, Refused
+from portico.wire.inputs import ListRootsResult
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import Revision
@@ -212,6 +213,9 @@ class Lane:
         if not on_own_stream.get() and any(one.call.method in ASKABLE for one in self._held):
             # Else it is a server that asks who is there, which says nothing of its tools.
             self._asked()
+        if held is None and question.method == "roots/list" and not self.in_flight:
+            # Servers ask for roots when a session begins, which is before any client is served on it.
+            return ListRootsResult(roots=[])
         if held is None:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"

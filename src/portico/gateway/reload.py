@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ WATCH_SECONDS = 1.0
 RETRY_SECONDS = 30.0
 
 log = logging.getLogger("portico.gateway")
+# Applied changes; `portico serve` shows them although they are no warnings.
+changes_log = logging.getLogger("portico.gateway.configuration")
 
 
 class ReloadStatus(Struct):
@@ -50,7 +52,8 @@ class ReloadStatus(Struct):
 class ConfigurationWatch:
     """Reloads the configuration when its file changes, and the pins when theirs does.
 
-    `read` is called in a thread and raises UsageError for an invalid file. `apply` returns what it could not apply.
+    `read` is called in a thread and raises UsageError for an invalid file. `current` returns the settings in effect.
+    `apply` returns what it could not apply.
     """
 
     def __init__(
@@ -58,11 +61,12 @@ class ConfigurationWatch:
         path: Path,
         pins: Callable[[], Path | None],
         read: Callable[[], GatewaySettings],
+        current: Callable[[], GatewaySettings],
         apply: Callable[[GatewaySettings], list[str]],
         load_pins: Callable[[], Any],
     ) -> None:
         self._path, self._pins = path, pins
-        self._read, self._apply, self._load_pins = read, apply, load_pins
+        self._read, self._current, self._apply, self._load_pins = read, current, apply, load_pins
         self.status = ReloadStatus(str(path), applied_at=time.time())
         self._seen, self._seen_pins = _stamp(path), _stamp(pins())
         self._retry_at = 0.0
@@ -80,9 +84,10 @@ class ConfigurationWatch:
             await self._reload_pins()
 
     async def _reload(self, *, again: bool) -> None:
-        before = self.status.problem
+        before, changes = self.status.problem, ""
         try:
             settings = await asyncio.to_thread(self._read)
+            changes = describe_changes(self._current(), settings)
             problems = self._apply(settings)
         except UsageError as mistake:
             problems = [str(mistake)]
@@ -93,6 +98,7 @@ class ConfigurationWatch:
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if not problems:
             self.status.succeed()
+            changes_log.info("configuration applied: %s", changes)
             return
         self.status.fail("; ".join(problems))
         # Every change of the file is answered in the log; what is only tried again is logged if the reason is new.
@@ -104,8 +110,43 @@ class ConfigurationWatch:
         try:
             if self._pins() is not None:
                 await self._load_pins()
+                changes_log.info("pins reloaded: %s", self._pins())
         except UsageError as mistake:
             log.error("the pins are not reloaded: %s", mistake)
+
+
+def describe_changes(before: GatewaySettings, after: GatewaySettings) -> str:
+    """Return how two configurations differ, such as "1 rule changed, upstream x removed"."""
+    tables = (
+        _describe_tables(name, before.access.sections.get(name), after.access.sections.get(name))
+        for name in {**before.access.sections, **after.access.sections}
+    )
+    parts = [
+        *(part for part in tables if part),
+        *_describe_names("upstream", before.upstreams, after.upstreams),
+        *_describe_names("view", before.views, after.views),
+    ]
+    return ", ".join(parts) or "no changes that take effect while it runs"
+
+
+def _describe_tables(name: str, before: Any, after: Any) -> str:
+    old, new = (list(getattr(section, "said", None) or ()) for section in (before, after))
+    if before == after:
+        return ""
+    added = sum(one not in old for one in new)
+    removed = sum(one not in new for one in old)
+    changed = min(added, removed)
+    counts = {"changed": changed, "added": added - changed, "removed": removed - changed}
+    parts = [f"{count} {name}{'s' if count > 1 else ''} {what}" for what, count in counts.items() if count]
+    return ", ".join(parts) or f"[{name}] changed"
+
+
+def _describe_names(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [
+        *(f"{kind} {name} removed" for name in before if name not in after),
+        *(f"{kind} {name} added" for name in after if name not in before),
+        *(f"{kind} {name} changed" for name in after if name in before and after[name] != before[name]),
+    ]
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ class Routes:
         self._tables: OrderedDict[Hashable, RouteTable] = OrderedDict()
         # The upstreams whose lists depend on who asks.
         self._varying: list[GatewayUpstream] = []
+        # How many seconds a list waits for upstreams that have not answered yet; FIRST_SECONDS if None.
+        self.first_seconds: float | None = None
         self._pages = ListPages(owned)
         self._listeners = Listeners(publish, self.table)
 
@@ -177,22 +179,30 @@ class Routes:
 
     # Lists
 
-    async def settled(self, seconds: float | None = None, by: Call | None = None) -> None:
-        """Wait until all upstreams are listed, or a little: what comes later comes as a change. Those that want to know
-        who asks are asked on behalf of a call."""
+    async def settled(
+        self, seconds: float | None = None, by: Call | None = None, only: Collection[GatewayUpstream] | None = None
+    ) -> None:
+        """Wait until all upstreams, or `only` some, are listed or have failed, for at most `seconds`.
+
+        Without `seconds` it is the short wait of a list: upstreams that answer later are announced as a change, and
+        those that did not answer in an earlier process are not waited for. Personal upstreams are asked on behalf of
+        the call `by`.
+        """
         waiting = [
             one
-            for one in self.upstreams.values()
+            for one in (self.upstreams.values() if only is None else only)
             if not one.lists.find(by).is_ready and not one.health.breaker_of(by).is_open
         ]
-        if not waiting:
-            return
         for upstream in waiting:
             upstream.begin_listing(by)
+        if seconds is None:
+            seconds = FIRST_SECONDS if self.first_seconds is None else self.first_seconds
+            waiting = [one for one in waiting if not one.traits.is_unreachable]
+        if not waiting:
+            return
         tasks = [asyncio.ensure_future(one.listed_or_failed(by)) for one in waiting]
-        longest = FIRST_SECONDS if seconds is None else seconds
         try:
-            await asyncio.wait(tasks, timeout=max(one.left_of(longest, by) for one in waiting))
+            await asyncio.wait(tasks, timeout=max(one.left_of(seconds, by) for one in waiting))
         finally:
             for task in tasks:
                 task.cancel()
@@ -257,16 +267,19 @@ class Routes:
     async def _call_if_admitted(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """The same where a rule may forbid it, it may become a task, or nothing of that name is known yet."""
         method = f"{kind}s/list"
-        route = self.table_of(call).routes(method, call.facet).get(name)
+        route, owners = self.table_of(call).routes(method, call.facet).get(name), []
+        if route is None:
+            owners = await self._await_owners(call, kind, name)
+            route = self.table_of(call).routes(method, call.facet).get(name)
         if route is None:
             await self._look_again(call)
-            asked = await self._ask_to_connect(call, kind, name)
+            asked = await self._ask_to_connect(call, owners)
             if asked is not None:
                 return asked
             route = self.table_of(call).routes(method, call.facet).get(name)
         if route is None:
             await self._refuse_held(call, kind, name)
-            await self._refuse_absent(call, kind, name)
+            self._refuse_absent(call, owners)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
         if self.tasks is not None and self._may_be_task(call, kind, route):
@@ -285,21 +298,38 @@ class Routes:
         if await self._admits(call, kind, Owned(held.alias, held.inward)):
             raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionError")
 
-    async def _refuse_absent(self, call: Call, kind: str, name: str) -> None:
-        """Say whose a name is, and when that one is tried again, if its upstream is away; or why it refuses the
-        caller."""
-        async for upstream in self._unlisted(call, kind, name):
-            breaker = upstream.health.breaker_of(call)
+    async def _await_owners(self, call: Call, kind: str, name: str) -> list[GatewayUpstream]:
+        """Wait for the upstreams to which a name belongs by its prefix, and for no others. Returns those that were not
+        listed before."""
+        owners = [one async for one in self._unlisted(call, kind, name)]
+        for upstream in owners:
+            await self.settled(upstream.settings.timeout, call, only=[upstream])
+        return owners
+
+    def _refuse_absent(self, call: Call, owners: Sequence[GatewayUpstream]) -> None:
+        """Raise ToolError with the alias and the reason if an upstream to which a name belongs could not be listed."""
+        for upstream in owners:
+            listing, breaker = upstream.lists.find(call), upstream.health.breaker_of(call)
+            if listing.is_known:
+                continue
             if breaker.since is not None:
                 raise breaker.refusal(upstream.alias)
-            refusal = upstream.lists.find(call).refusal
-            if refusal is not None:
-                raise refusal.with_traceback(None)
+            if listing.refusal is not None:
+                raise listing.refusal.with_traceback(None)
+            if not upstream.personal:
+                raise ToolError(
+                    f"{upstream.alias} has not answered yet. Try again later.",
+                    kind="ServiceUnavailable",
+                    details={"upstream": upstream.alias},
+                    retryable=True,
+                )
 
-    async def _ask_to_connect(self, call: Call, kind: str, name: str) -> Any:
+    async def _ask_to_connect(self, call: Call, owners: Sequence[GatewayUpstream]) -> Any:
         """The question for the account of the caller, without which the upstream of this name lists nothing; None if
         there is none to be asked."""
-        async for upstream in self._unlisted(call, kind, name):
+        for upstream in owners:
+            if upstream.lists.find(call).is_known:
+                continue
             prepared = await upstream.auth.prepare(call) if upstream.auth is not None and upstream.personal else None
             if isinstance(prepared, InputRequiredResult):
                 return self._outward(upstream, call, Answered(prepared, MODERN))
@@ -318,6 +348,15 @@ class Routes:
             shown = upstream.settings.shows(inward) and (call.facet is None or call.facet.shows(alias, inward))
             if shown and await self._admits(call, kind, Owned(alias, inward)):
                 yield upstream
+
+    def may_own(self, names: Collection[str] | None) -> list[GatewayUpstream]:
+        """Return the upstreams to which any of these names belongs, by prefix or by renaming; all, if that does not
+        tell."""
+        every = list(self.upstreams.values())
+        if names is None:
+            return every
+        found = [one for one in every if any(one.settings.may_show_as(name) for name in names)]
+        return found or (every if names else [])
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""

@@ -29,6 +29,7 @@ from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes, share_of
 from portico.gateway.lists import CATALOG_SECONDS, UpstreamLists
 from portico.gateway.places import CallPlaces, QueueFull
+from portico.gateway.status import UpstreamState
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
 from portico.rpc.metrics import BUCKETS
@@ -138,6 +139,8 @@ class GatewayUpstream:
         self.places = CallPlaces(settings.concurrency, settings.queue, settings.timeout)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
+        # Why its lists could not be read the last time; empty if they could.
+        self._listing_failure = ""
 
     # Beginning and end
 
@@ -196,6 +199,35 @@ class GatewayUpstream:
         """Whether it is asked in the name of the one who asks."""
         return self.auth is not None and self.auth.personal
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether this process knows if the upstream answers: it was connected to, or that has failed."""
+        listing = self.lists.all
+        listed = listing.is_known and not listing.is_recalled
+        return bool(listed or self.settings.problem or self._listing_failure or self.health.was_used)
+
+    @property
+    def is_being_awaited(self) -> bool:
+        """Whether a first attempt is due or under way. One that takes longer than a call may is not waited for, nor is
+        an upstream that did not answer in an earlier process, nor one in this process or for a single user."""
+        if self.is_here or self.is_tried or self.personal or self.traits.is_unreachable:
+            return False
+        return self.left_of(self.settings.timeout) > 0
+
+    @property
+    def _is_connecting(self) -> bool:
+        reading = self.lists.shared.reading
+        return reading is not None and not reading.done() and not self.is_tried
+
+    def listing_problem(self, seconds: float | None = None) -> str:
+        """Return why its lists are not known, for the operator; empty if they are, or only known for a user."""
+        if self.lists.is_known or self.personal:
+            return ""
+        reason = self.settings.problem or self.health.shared.failure or self._listing_failure
+        if reason:
+            return reason
+        return "no answer yet" if seconds is None else f"no answer within {seconds:g} s"
+
     async def _refresh_all(self, methods: tuple[str, ...]) -> None:
         """It has told that these lists are others now."""
         if self.lists.vary:
@@ -208,14 +240,20 @@ class GatewayUpstream:
         try:
             await self.refresh(methods, by)
         except (Error, ToolError) as failure:
-            log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
-            if self.personal and isinstance(failure, ToolError):
-                self.lists.find(by).refusal = failure
+            self._listing_failure = self._secrets.mask(str(failure))
+            log.warning("%s cannot be listed: %s", self.alias, self._listing_failure)
+            refused = f"{self.alias} cannot be listed: {failure}"
+            self.lists.find(by).refusal = failure if isinstance(failure, ToolError) else ToolError(refused)
+            if not self.lists.is_known and not self.personal:
+                self._note(replace(self.traits, is_unreachable=True))
+        else:
+            self._listing_failure = ""
 
     def _look_at(self, reading: asyncio.Task[None]) -> None:
         """What runs in this process may fail in any way."""
         failure = None if reading.cancelled() else reading.exception()
         if failure is not None:
+            self._listing_failure = f"{type(failure).__name__}: {failure}"
             log.error("%s cannot be listed", self.alias, exc_info=failure)
 
     async def retire(self) -> None:
@@ -233,6 +271,9 @@ class GatewayUpstream:
         return self.places.busy or any(lane.in_flight for lane in self.lanes)
 
     async def close(self) -> None:
+        if self._is_connecting and not self.traits.is_unreachable:
+            # It was given up before it answered, so the next start does not wait for it either.
+            await self._kept.keep_traits(self.settings, replace(self.traits, is_unreachable=True))
         tasks = [*self.lists.close(), *self._errands]
         for task in tasks:
             task.cancel()
@@ -457,16 +498,25 @@ class GatewayUpstream:
             said = await push(call, asked, target.handler)
         return Answered(said if isinstance(said, Raw) else Raw(jsonrpc.encode(said)), MODERN)
 
+    def _state(self) -> UpstreamState:
+        if self.settings.problem:
+            return "not configured"
+        if self.health.shared.since is not None:
+            return "away"
+        return "ok" if self.is_tried else "not tried"
+
     def status(self) -> dict[str, Any]:
-        """What an operator wants to know of it."""
+        """Return the state of the upstream for the operator, as this process knows it."""
         lanes, known = list(self.lanes), self.lists.all
         breaker = self.health.shared
         last = breaker.failure.partition(SAID_LAST)[2]
         lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
+        state = self._state()
         return {
             "alias": self.alias,
-            "up": breaker.since is None and not self.settings.problem,
-            "error": self.settings.problem or breaker.failure,
+            "state": state,
+            "up": state == "ok",
+            "error": self.settings.problem or breaker.failure or self._listing_failure,
             "since": breaker.since,
             "retry_after": round(breaker.retry_after, 1),
             "refused_callers": self.health.refused_callers,

@@ -255,6 +255,8 @@ class Members(Struct, frozen=True):
     endpoints: Callable[[], Mapping[str, Handler]]
     # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
     readiness: Callable[[], Mapping[str, str]]
+    # Whether all that it depends on has been tried; starts what is still to be tried.
+    is_settled: Callable[[], bool]
     # Conditions that an operator should see beside the readiness, and that do not change it.
     conditions: Callable[[], Mapping[str, str]]
     # More for the page of metrics, in lines of the text format of Prometheus.
@@ -279,6 +281,7 @@ def members(handler: Handler) -> Members:
         refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
         readiness=getattr(handler, "readiness", _depends_on_nothing),
+        is_settled=getattr(handler, "is_settled", _is_always_settled),
         conditions=getattr(handler, "conditions", _depends_on_nothing),
         measures=getattr(handler, "measures", _no_measures),
     )
@@ -294,6 +297,10 @@ def _not_told(status: int, reason: str, address: str | None) -> None:
 
 def _depends_on_nothing() -> Mapping[str, str]:
     return {}
+
+
+def _is_always_settled() -> bool:
+    return True
 
 
 def _no_measures() -> Sequence[str]:

@@ -139,13 +139,24 @@ async def initialize(
     link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
 ) -> Greeting:
     """The handshake. The server may settle on an older revision than we offer."""
+    return await accept_handshake(link, await ask_for_handshake(link, identity, revision, timeout))
+
+
+async def ask_for_handshake(
+    link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
+) -> Raw:
+    """Send `initialize` and return its result."""
     offered = revision or NEWEST_HANDSHAKE
     params = {
         "protocolVersion": offered,
         "capabilities": _known_to(offered, identity.capabilities),
         "clientInfo": identity.info,
     }
-    result = await ask(link, "initialize", params, timeout)
+    return await ask(link, "initialize", params, timeout)
+
+
+async def accept_handshake(link: Link, result: Raw) -> Greeting:
+    """Complete a handshake with the result of `initialize`."""
     found = _decoded(result, InitializeResult, "initialize", link.name)
     if found.protocol_version not in HANDSHAKE:
         raise ProtocolError(f"{link.name} wants to speak {found.protocol_version[:100]!r}, which is not known here")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
+from msgspec import Raw
+
+from portico.transport.greeting import (
+    ClientIdentity,
+    Greeting,
+    accept_handshake,
+    ask_for_handshake,
+    discover,
+    initialize,
+    is_modern,
+    means_handshake_server,
+)
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import StreamableHttp
 from portico.transport.link import Link
 from portico.transport.targets import Command, Here, Target, Url
 from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut, UnsupportedVersion, from_wire
-from portico.wire.revisions import HANDSHAKE, Revision
+from portico.wire.revisions import HANDSHAKE, MODERN, Revision
 
 log = logging.getLogger("portico")
 
@@ -52,7 +65,7 @@ class Introduction:
         if known is not False:
             greeting = await self._discover()
             if greeting is not None:
-                remember(self._target, modern=True)
+                remember(self._target, modern=greeting.revision >= MODERN)
                 return greeting
             if self._pinned is not None:
                 raise self._not_spoken("")
@@ -83,13 +96,16 @@ class Introduction:
         return greeting
 
     async def _discover(self) -> Greeting | None:
-        """None: it is a server of the handshake, and there is a connection to shake hands on."""
+        """Return what the server answers, or None for a server of the handshake: then there is a connection for it."""
         if isinstance(self._target, Url) and self._target.sse:
             return None
         sure = self._pinned is not None or isinstance(self._target, Here)
         try:
-            seconds = PROBE_SECONDS if isinstance(self._target, Command) and not sure else self._timeout
-            return await discover(self._link(), self._identity, seconds)
+            if not isinstance(self._target, Command) or sure:
+                return await discover(self._link(), self._identity, self._timeout)
+            result = await self._probe_child()
+            if not isinstance(result, asyncio.Future):
+                return result
         except (ProtocolError, BadStatus) as failure:
             if self._pinned is not None and means_handshake_server(failure):
                 raise self._not_spoken(f": {failure}") from failure
@@ -99,9 +115,45 @@ class Introduction:
             # Silence and an exit are answers only a child process can give; elsewhere they say nothing.
             if sure or not isinstance(self._target, Command):
                 raise
+        else:
+            return await self._accept(result)
         if self._link().closed:
             await self._replace()
         return None
+
+    async def _accept(self, handshake: asyncio.Future[Raw]) -> Greeting:
+        try:
+            return await accept_handshake(self._link(), await handshake)
+        except ProtocolError as failure:
+            return await self._greet_late(failure)
+
+    async def _probe_child(self) -> Greeting | asyncio.Future[Raw] | None:
+        """Ask a child process, which may be slow to start, or may ignore a request that it does not know.
+
+        After PROBE_SECONDS of silence `initialize` is sent as well. A process that only started late answers both in
+        their order, so it is spoken to in the newest revision. If it ignores the first request, what the second comes
+        to is returned.
+        """
+        link = self._link()
+        probe = asyncio.ensure_future(discover(link, self._identity, self._timeout))
+        handshake: asyncio.Future[Raw] | None = None
+        try:
+            await asyncio.wait({probe}, timeout=PROBE_SECONDS)
+            if not probe.done():
+                handshake = asyncio.ensure_future(ask_for_handshake(link, self._identity, None, self._timeout))
+                # 2025-11-25, basic/utilities/cancellation: `initialize` must not be cancelled, so it may outlive us.
+                handshake.add_done_callback(_ignore_result)
+                await asyncio.wait({probe, handshake}, return_when=asyncio.FIRST_COMPLETED)
+            if handshake is not None and (not probe.done() or probe.exception() or probe.result() is None):
+                return handshake
+            return await probe
+        except asyncio.CancelledError:
+            if handshake is not None:
+                handshake.cancel()
+            raise
+        finally:
+            probe.add_done_callback(_ignore_result)
+            probe.cancel()
 
     def _not_spoken(self, why: str) -> ProtocolError:
         """The revision that was asked for is spoken, or none is."""
@@ -122,6 +174,11 @@ class Introduction:
                 log.debug("%s", other)
                 raise failure from None
             return await initialize(self._link(), self._identity, revision, self._timeout)
+
+
+def _ignore_result(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def remember(target: Target, *, modern: bool | None) -> None:

@@ -19,7 +19,7 @@ from portico.rpc.channel import Channel
 from portico.transport.link import LONGEST_ANSWER, Duplex, Trace
 from portico.transport.stdio import Lines
 from portico.transport.watchdog import watchdog
-from portico.wire.errors import Closed, ConnectFailed
+from portico.wire.errors import Closed, ConnectFailed, ProtocolError
 from portico.wire.jsonrpc import to_line
 
 log = logging.getLogger("portico")
@@ -41,6 +41,8 @@ EXIT_NEWS_SECONDS = 0.25
 MOST_UNREAD = 16 * 1024 * 1024
 # basic/lifecycle, Shutdown: close its input, then ask it to end, then end it.
 SHUTDOWN_SECONDS = 2.0
+# The same for a process that has not answered any request: it has no session to end, and may not read its input at all.
+UNANSWERED_SHUTDOWN_SECONDS = 0.5
 
 
 class ProcessLink(Duplex, asyncio.SubprocessProtocol):
@@ -71,6 +73,7 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         self._writable.set()
         self._unread = 0
         self._ended_pipes: set[int] = set()
+        self._was_asked = self._has_answered = False
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,7 +138,14 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         # Again and again, for the request that goes first may take all the room there is.
         while not self._writable.is_set():
             await self._writable.wait()
-        return await self.channel.request(method, params, send=self._write, id=id)
+        self._was_asked = True
+        try:
+            result = await self.channel.request(method, params, send=self._write, id=id)
+        except ProtocolError:
+            self._has_answered = True
+            raise
+        self._has_answered = True
+        return result
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -183,27 +193,31 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         return Closed(f"{self.name} {what}" + (f"; it said last:\n{lines}" if lines else ""))
 
     async def close(self) -> None:
-        """Close its input, wait, ask, wait, kill: the whole group, so that nothing is left behind."""
+        """Close its input, wait, send SIGTERM, wait, kill: the whole group, so that nothing is left behind.
+
+        A process that has left every request unanswered gets SIGTERM immediately.
+        """
         transport = self._transport
         if transport is None:
             return
         self.channel.close(Closed("the client was closed"))
         if self._stdin is not None:
             self._stdin.close()
-        if not await self._ended():
+        is_responsive = self._has_answered or not self._was_asked
+        if not is_responsive or not await self._ended(SHUTDOWN_SECONDS):
             self._signal(signal.SIGTERM)
-            await self._ended()
+            await self._ended(SHUTDOWN_SECONDS if is_responsive else UNANSWERED_SHUTDOWN_SECONDS)
         # Also when it has ended by itself: its children may not have.
         if self._signal(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM):
-            await self._ended()
+            await self._ended(SHUTDOWN_SECONDS)
             await self._group_gone()
         transport.close()
         if sys.platform != "win32":
             watchdog.forget(transport.get_pid())
 
-    async def _ended(self) -> bool:
+    async def _ended(self, seconds: float) -> bool:
         try:
-            async with asyncio.timeout(SHUTDOWN_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self.exited.wait()
         except TimeoutError:
             return False

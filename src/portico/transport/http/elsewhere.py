@@ -82,6 +82,11 @@ class Elsewhere(Protocol):
         """The other processes on this machine, in a line each."""
         ...
 
+    async def ask_others(self, path: str, principal: Any) -> list[bytes]:
+        """Return what the other processes on this machine have at a path, as it is shown to a principal. A process
+        that does not answer is left out."""
+        ...
+
     def other_sessions(self) -> OtherSessions:
         """What the other processes have, on whatever machine, as it was last read."""
         ...

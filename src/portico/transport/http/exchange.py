@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico import supervision
 from portico.auth.principal import BearerTokens, Principal
@@ -182,6 +183,9 @@ class Exchange:
             route(request, writer)
             return
         page = self.pages.find(request.method, request.path)
+        if page is not None and page.merge is not None:
+            self.pages.answer(page, request, writer)
+            return
         # Pages know their own visitors, whom no other process vouches for.
         if page is None or page.streamed is None or page.judge is None:
             writer.answer(self._nowhere(request))
@@ -353,11 +357,23 @@ class Exchange:
         if found is None:
             writer.answer(self._nowhere(request))
             return
+        if found.merge is not None and self.elsewhere is not None:
+            found = replace(found, page=partial(self._merge_page, found, self.elsewhere))
         show = partial(self.pages.answer, found)
         if found.guarded and self._admission is not None:
             self._admit(self._admission, show, request, writer)
         else:
             show(request, writer)
+
+    @staticmethod
+    async def _merge_page(route: PageRoute, others: Elsewhere, request: Request) -> Answer:
+        """Answer with what all workers of this machine have at a path."""
+        assert route.page is not None and route.merge is not None
+        own = await route.page(request)
+        if own.status != 200:
+            return own
+        bodies = await others.ask_others(route.path, request.principal)
+        return Answer(own.status, own.headers, route.merge([own.body, *bodies]))
 
     # Who comes in
 
@@ -424,7 +440,7 @@ class Exchange:
         """
         handler, failing = members(self.handler), supervision.failing()
         depends = handler.readiness()
-        known = self.elsewhere is None or self.elsewhere.is_ready
+        known = (self.elsewhere is None or self.elsewhere.is_ready) and handler.is_settled()
         ready = not self.draining and known and not failing and not (depends and all(depends.values()))
         word = "draining" if self.draining else "ok" if ready else "not ready"
         lines = "".join(f"{line}\n" for line in (word, *(f"{name}: {why}" for name, why in failing.items())))

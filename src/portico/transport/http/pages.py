@@ -43,6 +43,9 @@ class PageRoute(Struct, frozen=True):
     judge: Callable[[Request], Answer | None] | None = None
     # In place of `page`.
     streamed: Streamed | None = None
+    # Combines the bodies of all workers of this machine into one, that of the worker that answers first. Each worker
+    # checks the principal again.
+    merge: Callable[[Sequence[bytes]], bytes] | None = None
 
 
 class WebPages:
