@@ -62,6 +62,10 @@ class Access:
         memories = memories.owned_by(self.owner_of(ctx.call))
         return memories if any_project else memories.of(await self._projects.of(ctx))
 
+    async def shared_memories(self) -> Memories:
+        """Return the memories as the service itself sees them: the state that the servers' lists are made from."""
+        return await self._service.store()
+
     async def memories_for(self, call: Call) -> Memories:
         """Return the memories as the sender of a call sees them, where there is no Context."""
         return (await self._service.store()).owned_by(self.owner_of(call))

@@ -48,6 +48,9 @@ class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: Annotated[str | None, "What takes it back"] = None
     kept: Annotated[list[str], "The ids of the memories that say it now"] = field(default_factory=list)
     superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
+    left_out: Annotated[list[str], "The ids of similar memories that contradict others: nothing is done with them"] = (
+        field(default_factory=list)
+    )
 
 
 class Enriched(Struct, frozen=True, kw_only=True):
@@ -122,10 +125,16 @@ class UpkeepTools:
         similarity: Annotated[
             float, Meta(gt=0, le=1, description="How alike they must be")
         ] = consolidation.USUAL_LIKENESS,
+        include_conflicts: Annotated[
+            bool, "Also those that contradict each other: the newest wins. Left out otherwise"
+        ] = False,
         dry_run: DryRun = True,
         undo: Annotated[str | None, "Take back this run: the run that an earlier call answered with"] = None,
     ) -> Consolidated:
-        """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
+        """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo.
+
+        Memories that contradict others are left out: decide those with memory_conflicts.
+        """
         if undo is not None:
             back = await consolidation.undo(await self._access.writable(ctx), undo, who=requester(ctx))
             return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
@@ -138,14 +147,23 @@ class UpkeepTools:
             since = moments.now() - days * 86_400 * moments.SECOND_MS
             wanted = replace(wanted, since=max(since, wanted.since or 0))
         plan = await consolidation.plan(
-            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self._models.ask(ctx)
+            memories,
+            wanted,
+            strategy=strategy,
+            similarity=similarity,
+            least=min_memories,
+            ask=self._models.ask(ctx),
+            include_conflicts=include_conflicts,
         )
+        contradicting = self._about_conflicts(plan.left_out)
         groups = [
             Group([one.id for one in each.members], texts.preview(each.content, 500), each.by) for each in plan.clusters
         ]
         if dry_run:
             note = "Nothing was changed. Call it again with dry_run=false." if groups else "Nothing belongs together."
-            return Consolidated(looked_at=plan.looked_at, groups=groups, dry_run=True, note=note)
+            return Consolidated(
+                looked_at=plan.looked_at, groups=groups, dry_run=True, note=note + contradicting, left_out=plan.left_out
+            )
         done = await consolidation.carry_out(memories, plan, who=requester(ctx))
         return Consolidated(
             looked_at=plan.looked_at,
@@ -154,7 +172,18 @@ class UpkeepTools:
             run=done.run,
             kept=done.kept,
             superseded=done.superseded,
-            note=f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.",
+            note=(f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.")
+            + contradicting,
+            left_out=plan.left_out,
+        )
+
+    def _about_conflicts(self, left_out: list[str]) -> str:
+        if not left_out:
+            return ""
+        prefix = self._access.prefix
+        return (
+            f" {len(left_out)} were left out because they contradict others: decide with {prefix}_conflicts, or pass "
+            "include_conflicts=true."
         )
 
     async def enrich(
@@ -305,6 +334,7 @@ class UpkeepTools:
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
             await memories.write(lambda tx: templates.delete(tx, found_one))
+            await self._listings.refresh_prompts(await self._access.shared_memories())
             return Prompts(note=f"The prompt {name} is deleted.")
         return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
@@ -335,7 +365,12 @@ class UpkeepTools:
             owner=memories.owner,
         )
         saved = await memories.write(lambda tx: templates.save(tx, template))
-        return Prompts(prompts=[copied(saved, Saved, moments.written)], note=f"It can be used as the prompt {name}.")
+        # The event of this change comes later than the answer, and the client may use the prompt at once.
+        await self._listings.refresh_prompts(await self._access.shared_memories())
+        note = f"It can be used as the prompt {name}."
+        if not self._listings.lists_prompt(ctx.server, saved):
+            note = "It is not in the list of prompts, which is the same for all clients: use it with the action run."
+        return Prompts(prompts=[copied(saved, Saved, moments.written)], note=note)
 
     async def graph(
         self,
