@@ -229,6 +229,12 @@ def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     )
 
 
+def from_project(shown: FoundMemory, record: Record, homes: tuple[str, ...]) -> FoundMemory:
+    """Return it with its project where that is not the project of the call, whatever the detail."""
+    is_foreign = record.domain == "project" and record.project is not None and record.project not in homes
+    return replace(shown, project=record.project) if is_foreign else shown
+
+
 def past(record: Record, events: list[MemoryEvent]) -> MemoryHistory:
     changes = [
         copied(

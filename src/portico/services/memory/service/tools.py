@@ -148,7 +148,11 @@ class MemoryTools:
         )
         prefix = self._access.prefix
         shown = [
-            results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
+            results.from_project(
+                results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail),
+                hit.record,
+                memories.homes,
+            )
             for hit in page.hits
         ]
         ctx.debug(f"Found {len(shown)} in {memories.project}, by {memories.mode(mode)}", self._access.prefix)
