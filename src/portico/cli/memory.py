@@ -280,7 +280,7 @@ def _new_file(given: argparse.Namespace) -> str | None:
     """Return the path to export to, None for standard output. Raises UsageError if it exists, unless forced."""
     if given.words in ([], ["-"]):
         return None
-    path = os.path.expanduser(given.words[0])
+    path: str = os.path.expanduser(given.words[0])
     if not given.force and os.path.lexists(path):
         raise UsageError(f"{path} exists already; --force replaces it")
     return path

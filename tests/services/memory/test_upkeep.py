@@ -283,6 +283,20 @@ async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     assert "postgresql" in (await said(client, "memory_get", memory_id=id))["tags"]
 
 
+async def test_without_a_model_a_clearer_text_is_refused(serving: Serving) -> None:
+    client = await serving()
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    only_text = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
+    for dry_run in (True, False):
+        text, error = await refused(client, "memory_enrich", **only_text, dry_run=dry_run)
+        assert (error["number"], error["retryable"]) == (-32606, False) and "no model" in text
+    assert (await said(client, "memory_get", memory_id=id))["version"] == 1
+    tagged = await said(client, "memory_enrich", memory_id=id, enrich_structure=True)
+    assert tagged["added_tags"] and tagged["note"] == "No model wrote a clearer text."
+    again = await said(client, "memory_enrich", memory_id=id, enrich_tags=False)
+    assert again["note"] == "Nothing was changed."
+
+
 LIMITS = (
     "The rate limit of the public interface is 100 requests each minute for every client",
     "The rate limit of the public interface is 300 requests each minute for every client",

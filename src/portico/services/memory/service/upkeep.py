@@ -53,7 +53,7 @@ class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
 
 
-class Enriched(Struct, frozen=True, kw_only=True):
+class Enriched(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Annotated[str, "Its id"]
     tags: Annotated[list[str], "Its tags now"]
     added_tags: Annotated[list[str], "The tags that are new"]
@@ -61,6 +61,7 @@ class Enriched(Struct, frozen=True, kw_only=True):
     entities: Annotated[list[str], "The people, things and places it speaks of"]
     by: Annotated[str, "Who found them: a model or a rule"]
     dry_run: Annotated[bool, "Whether nothing was done"]
+    note: Annotated[str | None, "What could not be done"] = None
 
 
 class Exported(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -197,7 +198,8 @@ class UpkeepTools:
     ) -> Enriched:
         """Make a memory easier to find: tags, and if wanted a clearer text and its context.
 
-        Asks the client's model where it can be asked, and goes by rules where not.
+        Asks the client's model where it can be asked, and goes by rules where not. Only a model can write a clearer
+        text.
         """
         memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         proposed = await advice.enrich(
@@ -217,6 +219,7 @@ class UpkeepTools:
             entities=proposed.entities,
             by=proposed.by,
             dry_run=dry_run,
+            note=_left_undone(proposed),
         )
 
     async def intent(
@@ -281,7 +284,8 @@ class UpkeepTools:
         limit: Annotated[int, Meta(ge=1, le=MOST_EXPORTED, description="At most so many")] = 100,
         cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
     ) -> Exported:
-        """Memories as a text that memory_import reads, here or elsewhere."""
+        """Return memories as a text that memory_import reads: those of this project, the user and the organisation.
+        The filter project:* adds those of all other projects."""
         memories = await self._access.memories(ctx)
         after = None if cursor is None else inputs.behind(cursor)
         data, count, last = await export_import.export(
@@ -428,3 +432,11 @@ class UpkeepTools:
             ctx.report_progress(count, total)
 
         return Count(count=await memories.reindex(done), note="The index is new.")
+
+
+def _left_undone(proposed: advice.Enrichment) -> str | None:
+    """Return what an enrichment did not do, None if it did all that was asked for."""
+    parts = ["No model wrote a clearer text."] if proposed.not_written else []
+    if proposed.changes_nothing:
+        parts.append("Nothing was changed.")
+    return " ".join(parts) or None
