@@ -45,9 +45,32 @@ async def test_the_list_is_short_and_everything_answers(tmp_path: Path) -> None:
 
 async def test_folders_bring_their_tools_and_named_services_are_whole(tmp_path: Path) -> None:
     assert {"fs_search", "fs_read"} <= {tool.name for tool in await listed(str(tmp_path), "--root", str(tmp_path))}
-    named = await listed(str(tmp_path), "--services", "memory")
+    named = await listed(str(tmp_path), "--services", "memory:usual")
     assert {"memory_delete_all", "memory_export"} <= {tool.name for tool in named} and len(named) > 15
+    both = {tool.name for tool in await listed(str(tmp_path), "--services", "memory,tasks")}
+    assert {"memory_export", "create_task"} <= both
     assert [tool.name for tool in await listed(str(tmp_path), "--face", "search")] == ["find_tools", "call_tool"]
+
+
+async def test_a_memory_alone_lists_few_tools_and_says_how_to_use_them(tmp_path: Path) -> None:
+    async with Client([*SERVE, str(tmp_path), "--services", "memory"]) as client:
+        tools = await client.list_tools()
+        names = {tool.name for tool in tools}
+        assert {"memory_recall", "memory_capture", "memory_update", "memory_delete", "find_tools", "call_tool"} <= names
+        # About four bytes make a token.
+        assert len(msgspec.json.encode(tools)) + len(client.instructions) <= 2_700 * 4
+        assert "memory_recall" in client.instructions and "memory_capture" in client.instructions
+        assert "memory_sync" not in names
+        assert "memory_sync(" in (await client.call_tool("find_tools", {"queries": "share memories through git"})).text
+        assert (await client.call_tool("memory_export", {})).structured["count"] == 0
+    assert len(await listed(str(tmp_path), "--services", "memory", "--face", "all")) > 15
+
+
+async def test_a_memory_that_cannot_be_changed_does_not_ask_for_captures(tmp_path: Path) -> None:
+    async with Client([*SERVE, str(tmp_path), "--read-only"]) as client:
+        assert "memory_recall" in client.instructions and "memory_capture" not in client.instructions
+    async with Client([*SERVE, str(tmp_path), "--services", "system"]) as client:
+        assert "memory" not in client.instructions
 
 
 def test_what_cannot_work_here_is_left_out_unless_it_was_named(tmp_path: Path) -> None:

@@ -216,6 +216,23 @@ async def test_a_resource_that_is_not_there_has_the_number_beside_its_code(subco
     assert (error["code"], error["data"]["number"], error["data"]["uri"]) == (-32002, -32604, uri)
 
 
+async def test_a_saved_prompt_is_there_for_the_next_message(subcog: Any) -> None:
+    for _ in range(3):
+        assert "result" in await subcog.call("subcog_prompts", action="save", name="greet", content="Hello")
+        got = await subcog.result("prompts/get", {"name": "greet"})
+        assert got["messages"][0]["content"]["text"] == "Hello"
+        assert "greet" in {one["name"] for one in (await subcog.result("prompts/list"))["prompts"]}
+        assert "result" in await subcog.call("subcog_prompts", action="delete", name="greet")
+        assert (await subcog.child.request("prompts/get", {"name": "greet"}))["error"]["code"] == -32607
+        assert "greet" not in {one["name"] for one in (await subcog.result("prompts/list"))["prompts"]}
+
+
+async def test_a_clearer_text_without_any_model_is_32606(subcog: Any) -> None:
+    id = (await captured(subcog))["id"]
+    error = await refused(subcog, "subcog_enrich", memory_id=id, enrich_tags=False, enrich_structure=True)
+    assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", False)
+
+
 async def test_a_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
     for revision, code in (("2024-11-05", -32607), ("2025-03-26", -32602), ("2025-11-25", -32602)):
         child = await serve("subcog")

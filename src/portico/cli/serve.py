@@ -306,12 +306,19 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoice:
-    """Where neither the line nor a file says which services are wanted, some tools are listed and the rest is found."""
-    if arguments.services is not None or arguments.profile is not None or serving.services is not None:
+    """Choose the tools that are listed; find_tools finds the rest. Services that were named are listed whole, except
+    `--services memory`, whose tools for upkeep would take most of the room and are rarely used."""
+    only_memory = arguments.services == "memory" and arguments.profile is None
+    named = arguments.services is not None or arguments.profile is not None or serving.services is not None
+    if named and not only_memory:
         return FaceChoice()
-    listed = assembly.listed(server, files=bool(arguments.root))
-    if server.instructions == assembly.INSTRUCTIONS:
-        server.instructions = assembly.SHORT_INSTRUCTIONS
+    if only_memory:
+        # Not measured: that would load all of them at the start.
+        listed = [name for name in assembly.LISTED_MEMORY if name in server.tools]
+    else:
+        listed = assembly.listed(server, files=bool(arguments.root))
+    if server.instructions is not None:
+        server.instructions = server.instructions.replace(assembly.INSTRUCTIONS, assembly.SHORT_INSTRUCTIONS)
     return FaceChoice("search", listed, brief=True)
 
 

@@ -45,6 +45,14 @@ INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed 
 
 # Where only some of them are listed.
 SHORT_INSTRUCTIONS = "Tools of this machine. Each service has its own."
+# Added where there is a memory: without it, assistants rarely use one.
+MEMORY_INSTRUCTIONS = (
+    "Call memory_recall at the start of a task and before asking the user what they may have said before. Call "
+    "memory_capture for decisions with their reasons, preferences and findings worth keeping."
+)
+READ_ONLY_MEMORY_INSTRUCTIONS = (
+    "Call memory_recall at the start of a task and before asking the user what they may have said before."
+)
 
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
@@ -62,6 +70,11 @@ LISTED = (
     "memory_recall", "memory_capture", "create_task", "list_tasks", "complete_task", "evaluate", "fs_search", "fs_read",
     "fs_list", "next_task", "system_info", "process_list", "memory_get", "get_task", "memory_delete", "memory_status",
     "eventlog_query", "inspect_object", "memory_update", "update_task", "add_note", "eventlog_list_logs",
+)  # fmt: skip
+# The same for `--services memory`: with `find_tools` and `call_tool`, fewer than 2,700 tokens.
+LISTED_MEMORY = (
+    "memory_recall", "memory_capture", "memory_get", "memory_update", "memory_delete", "memory_restore",
+    "memory_status",
 )  # fmt: skip
 # About four bytes make a token, so these are fewer than 4,500; `find_tools` and `call_tool` come on top.
 MOST_LISTED = 23
@@ -136,11 +149,21 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
             # It was not asked for, and `portico doctor` says what is missing.
             log.info("the service %r is not there: %s", name, reason)
+    if server.instructions == INSTRUCTIONS:
+        server.instructions = _instructions(server, place)
     if place.operator:
         operator = operator_module.ServiceSwitch
         audit = place.data / "operator-audit.jsonl"
         server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server
+
+
+def _instructions(server: Server, place: ServicePlace) -> str:
+    """Return how a model should use these services."""
+    # Under another naming the tools have other names.
+    if "memory_recall" not in server.tools:
+        return INSTRUCTIONS
+    return f"{INSTRUCTIONS} {READ_ONLY_MEMORY_INSTRUCTIONS if place.read_only else MEMORY_INSTRUCTIONS}"
 
 
 def listed(server: Server, *, files: bool) -> list[str]:

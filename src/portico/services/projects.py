@@ -42,6 +42,11 @@ class Projects:
         self._asked: WeakKeyDictionary[Conversation, _Asked] = WeakKeyDictionary()
         self._questions: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_named(self) -> bool:
+        """Whether a setting names the project, so that the repository here may be another one."""
+        return self._name is not None
+
     async def here(self) -> Where:
         """The project of this server's own folder."""
         if self._ours is None:

@@ -28,6 +28,8 @@ _ALSO_CALLED = {
     "altssh.bitbucket.org": "bitbucket.org", "ssh.dev.azure.com": "dev.azure.com",
 }  # fmt: skip
 _SECTION = re.compile(r'\s*\[\s*remote\s+"([^"]*)"\s*\]')
+_USER_SECTION = re.compile(r"\s*\[\s*user\s*\]", re.IGNORECASE)
+_NAME = re.compile(r"\s*name\s*=\s*(.*?)\s*", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*url\s*=\s*(.*?)\s*")
 
 
@@ -83,6 +85,34 @@ def branch(root: str | None) -> str | None:
     """The branch that is checked out at the moment: people change it while a server runs."""
     inside = None if root is None else _inside(Path(root))
     return None if inside is None else _branch(inside)
+
+
+def user_name(root: str | None) -> str | None:
+    """Return whom git names as the author of commits in a repository: `user.name`, of the repository or of the user.
+
+    Files that a configuration includes are not read.
+    """
+    shared = None if root is None else shared_directory(root)
+    if shared is None:
+        return None
+    if "GIT_CONFIG_GLOBAL" in os.environ:
+        own = [Path(os.environ["GIT_CONFIG_GLOBAL"])]
+    else:
+        settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        own = [Path(os.path.expanduser("~/.gitconfig")), Path(settings, "git", "config")]
+    names = (_user_name(_text(path) or "") for path in (shared / "config", *own))
+    return os.environ.get("GIT_AUTHOR_NAME") or next((name for name in names if name), None)
+
+
+def _user_name(config: str) -> str | None:
+    """Return `name` of the section `user` of a git configuration; of several, the last."""
+    found, inside = None, False
+    for line in config.splitlines():
+        if line.lstrip().startswith("["):
+            inside = _USER_SECTION.match(line) is not None
+        elif inside and (name := _NAME.fullmatch(line)):
+            found = name[1].strip('"')
+    return found
 
 
 def shared_directory(root: str | os.PathLike[str]) -> Path | None:

@@ -113,3 +113,54 @@ def test_hooks_tell_folders_of_one_name_apart(
         given = json.dumps({"cwd": str(tmp_path / name / "app")})
         (answer,) = shell("hook", "session-start", stdin=given)
         assert re.findall(r"Known in \w alone", str(answer)) == [f"Known in {name} alone"]
+
+
+# Authors
+
+
+@pytest.fixture
+def git_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own configuration of git."""
+    path = tmp_path / "gitconfig"
+    path.write_text(
+        '[alias]\n\tname = log\n[user]\n\temail = ann@example.com\n\tname = "Ann Smith"\n[core]\n\tname = x\n'
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(path))
+    monkeypatch.delenv("GIT_AUTHOR_NAME", raising=False)
+    return path
+
+
+def replace_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def captured_by(client: Client, **arguments: Any) -> tuple[str | None, str | None]:
+    """The author, and whom the history names."""
+    id = (await said(client, "memory_capture", **CAPTURE, **arguments))["id"]
+    history = await said(client, "memory_history", memory_id=id)
+    return (await said(client, "memory_get", memory_id=id)).get("author"), history["changes"][-1].get("who")
+
+
+async def test_the_author_of_a_capture_in_a_repository_is_that_of_git(
+    serving: Serving, tmp_path: Path, git_user: Path
+) -> None:
+    folder = app(tmp_path / "app")
+    client = await serving(project=None, folder=folder)
+    assert await captured_by(client) == ("Ann Smith", "Ann Smith")
+    assert (await captured_by(client, author="bob", on_duplicate="keep"))[0] == "bob"
+    assert (await captured_by(client, domain="user"))[0] is None
+    replace_text(folder / ".git" / "config", "[user]\n  name = Ann of this repository\n")
+    assert (await captured_by(client, on_duplicate="keep"))[0] == "Ann of this repository"
+
+
+async def test_where_there_is_no_repository_there_is_no_author(
+    serving: Serving, tmp_path: Path, git_user: Path
+) -> None:
+    assert await captured_by(await serving(project=None, folder=tmp_path)) == (None, None)
+    assert await captured_by(await serving(project="other", folder=app(tmp_path / "app"))) == (None, None)
+
+
+async def test_a_name_that_may_not_be_stored_is_left_out(serving: Serving, tmp_path: Path, git_user: Path) -> None:
+    replace_text(git_user, "[user]\n\tname = ann.lee@lindholm-bakery.se\n")
+    client = await serving(project=None, folder=app(tmp_path / "app"), personal="block")
+    assert (await captured_by(client))[0] is None

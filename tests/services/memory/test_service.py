@@ -105,7 +105,8 @@ async def test_another_naming_lists_its_own_names(serving: Serving) -> None:
     assert [(one.name, one.required) for one in prompts["subcog_capture"].arguments] == [("content", True)]
     got = await client.get_prompt("subcog_capture", {"content": "Important decision"})
     text = got.messages[0].content.text
-    assert text.startswith("Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions")
+    assert text.startswith("Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions\n")
+    assert "(other namespaces: patterns, learnings," in text
 
 
 async def test_detail_says_how_much_is_shown(serving: Serving) -> None:

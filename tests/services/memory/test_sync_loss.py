@@ -307,6 +307,7 @@ async def test_what_came_by_a_sync_says_so(clone: Clone, origin: Path, serving: 
     assert (await said(client, "memory_get", memory_id=ID))["origin"] == whence
     prompt = await client.get_prompt("memory_session_start")
     assert "eve@example.com" in str(prompt)
+    assert (await said(client, "memory_history", memory_id=ID))["changes"][-1]["who"] == f"user ({whence})"
     # Our own memories have none, and what is written anew here is ours.
     assert [one.record.origin for one in (await ann.recall("", ann.filter(""))).hits] == [None]
 
@@ -318,7 +319,13 @@ async def test_an_address_that_may_not_be_stored_is_left_out_of_the_origin(clone
     pushed(origin, plain(path(ID), page(ID)), who="Eve <eve.adams@posteo.de>")
     tip = git(origin, "rev-parse", REF)
     await sync(bob, screen=Guard(personal="block").passed)
-    assert (await bob.get(ID)).origin == f"origin: {tip[:12]}"
+    assert (await bob.get(ID)).origin == f"origin: Eve {tip[:12]}"
+    # Of a name that is an address nothing is left.
+    other = "0" * 16
+    pushed(origin, plain(path(other), page(other, "other")), who="eve.adams@posteo.de <eve.adams@posteo.de>")
+    tip = git(origin, "rev-parse", REF)
+    await sync(bob, screen=Guard(personal="block").passed)
+    assert (await bob.get(other)).origin == f"origin: {tip[:12]}"
 
 
 # What was seen

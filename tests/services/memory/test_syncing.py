@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ import pytest
 from clones import Clone, both, git, page, plain, pushed, state
 from remembering import KEY, found, keep, refused
 
+from portico import UsageError
 from portico.services import repository
 from portico.services.memory.errors import NoSuchMemory, SyncFailed
 from portico.services.memory.share import git as git_module
 from portico.services.memory.share.sync import REF, sync
 from portico.services.memory.store import cleanup, conflicts
 from portico.services.memory.store.screening_policy import Guard
+
+PATIENCE = 60.0
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
@@ -382,3 +385,50 @@ async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) 
     assert {one.content, one.other_content} == {"Ann's plums", "Bob's plums"}
     await conflicts.settle(bob, kept.id, kept.id, "both")
     assert await conflicts.disputes(bob, 10) == []
+
+
+# By itself
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 (other processes and threads have no event to wait for)
+            await asyncio.sleep(0.05)
+
+
+async def test_memories_are_synced_by_themselves(clone: Clone, serving: Callable[..., Any], tmp_path: Path) -> None:
+    bob = await clone("bob")
+    await keep(bob, "Bob knows about cherries")
+    await sync(bob)
+    await clone("ann")
+    client = await serving(store=str(tmp_path / "server.db"), project=None, folder=tmp_path / "ann", auto_sync=1)
+
+    async def knows(text: str) -> bool:
+        recalled = await client.call_tool("memory_recall", {"query": text})
+        return text in str(recalled.structured)
+
+    async def has_received() -> bool:
+        return (await sync(bob, direction="fetch")).added > 0
+
+    await eventually(lambda: knows("cherries"))
+    await client.call_tool("memory_capture", {"content": "Ann knows about bananas", "namespace": "context"})
+    await eventually(has_received)
+    assert await found(bob, "bananas") == ["Ann knows about bananas"]
+
+
+async def test_an_automatic_sync_that_fails_is_logged_and_stops_nothing(
+    serving: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await serving(store=str(tmp_path / "server.db"), project=None, folder=tmp_path, auto_sync=1)
+
+    async def is_logged() -> bool:
+        return "not a git repository" in caplog.text
+
+    await eventually(is_logged)
+    captured = await client.call_tool("memory_capture", {"content": "fine", "namespace": "context"})
+    assert captured.structured["stored"]
+
+
+async def test_an_automatic_sync_needs_a_sensible_delay(serving: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match="auto_sync must be between 1 and"):
+        await serving(auto_sync=0)

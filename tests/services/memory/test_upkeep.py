@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
 
-from portico import Client
+from portico import Client, ProtocolError
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
@@ -283,7 +283,112 @@ async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     assert "postgresql" in (await said(client, "memory_get", memory_id=id))["tags"]
 
 
+async def test_without_a_model_a_clearer_text_is_refused(serving: Serving) -> None:
+    client = await serving()
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    only_text = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
+    for dry_run in (True, False):
+        text, error = await refused(client, "memory_enrich", **only_text, dry_run=dry_run)
+        assert (error["number"], error["retryable"]) == (-32606, False) and "no model" in text
+    assert (await said(client, "memory_get", memory_id=id))["version"] == 1
+    tagged = await said(client, "memory_enrich", memory_id=id, enrich_structure=True)
+    assert tagged["added_tags"] and tagged["note"] == "No model wrote a clearer text."
+    again = await said(client, "memory_enrich", memory_id=id, enrich_tags=False)
+    assert again["note"] == "Nothing was changed."
+
+
+LIMITS = (
+    "The rate limit of the public interface is 100 requests each minute for every client",
+    "The rate limit of the public interface is 300 requests each minute for every client",
+)
+
+
+@pytest.mark.parametrize("strategy", ["merge", "summarize", "dedupe"])
+async def test_consolidate_leaves_open_conflicts_alone(serving: Serving, strategy: str) -> None:
+    client = await serving()
+    ids = [(await said(client, "memory_capture", content=text, namespace="config"))["id"] for text in LIMITS]
+    open_conflicts = (await said(client, "memory_conflicts"))["conflicts"]
+    assert {open_conflicts[0]["memory_id"], open_conflicts[0]["other_id"]} == set(ids)
+    dry = await said(client, "memory_consolidate", strategy=strategy)
+    assert dry["groups"] == [] and dry["left_out"] == sorted(ids) and "memory_conflicts" in dry["note"]
+    done = await said(client, "memory_consolidate", strategy=strategy, dry_run=False)
+    assert not done.get("superseded") and done["left_out"] == sorted(ids)
+    assert (await said(client, "memory_conflicts"))["conflicts"] == open_conflicts
+    asked = await said(client, "memory_consolidate", strategy=strategy, dry_run=False, include_conflicts=True)
+    assert ids[0] in asked["superseded"] and "left_out" not in asked
+
+
+async def test_consolidate_leaves_out_a_memory_that_contradicts_one_outside_its_group(memories: Memories) -> None:
+    """Superseding one of a pair would take the conflict out of the list of conflicts, too."""
+    first, second = [await keep(memories, text, "config") for text in LIMITS]
+    twin = await keep(memories, LIMITS[0] + " of ours", "config", on_duplicate="keep")
+    plan = await consolidation.plan(memories, memories.filter(""), strategy="dedupe")
+    assert plan.clusters == [] and {first.id, second.id} <= set(plan.left_out) <= {first.id, second.id, twin.id}
+
+
+async def test_consolidate_compares_memories_that_were_imported(serving: Serving) -> None:
+    client = await serving()
+    lines = [json.dumps({"content": text, "namespace": "config"}) for text in LIMITS]
+    assert (await said(client, "memory_import", data="\n".join(lines)))["added"] == 2
+    assert len((await said(client, "memory_consolidate"))["left_out"]) == 2
+
+
+async def test_a_conflict_noted_after_the_plan_is_left_alone(memories: Memories) -> None:
+    for text in (LIMITS[0], LIMITS[0] + " of ours"):
+        await keep(memories, text, "config", on_duplicate="keep")
+    plan = await consolidation.plan(memories, memories.filter(""), strategy="dedupe")
+    assert len(plan.clusters) == 1
+    await keep(memories, LIMITS[1], "config")
+    assert (await consolidation.carry_out(memories, plan)).superseded == []
+
+
 # Prompts
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_a_saved_prompt_is_there_when_the_call_returns(serving: Serving, revision: str) -> None:
+    client = await serving(revision=revision)
+    for version in range(5):
+        saved = await said(
+            client, "memory_prompts", action="save", name="greet", content=f"Hello {version} {{{{who}}}}"
+        )
+        assert saved["note"] == "It can be used as the prompt greet."
+        assert (await client.get_prompt("greet", {"who": "Ann"})).messages[0].content.text == f"Hello {version} Ann"
+        await client.complete({"type": "ref/prompt", "name": "greet"}, "who", "")
+        await said(client, "memory_prompts", action="delete", name="greet")
+        with pytest.raises(ProtocolError):
+            await client.get_prompt("greet", {"who": "Ann"})
+        assert "greet" not in {one.name for one in await client.list_prompts()}
+
+
+async def test_the_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None:
+    """The changes are followed from the store as well, and an older state must not be applied last."""
+    client = await serving()
+
+    async def change(name: str) -> None:
+        for _ in range(4):
+            await said(client, "memory_prompts", action="save", name=name, content="Hello")
+            await said(client, "memory_prompts", action="delete", name=name)
+            assert name not in {one.name for one in await client.list_prompts()}
+
+    await asyncio.gather(*(change(f"greet{number}") for number in range(4)))
+
+
+@pytest.mark.parametrize("name", ["memory", "memory_status"])
+async def test_deleting_a_prompt_removes_nothing_else_of_its_name(serving: Serving, name: str) -> None:
+    client = await serving()
+    tools = {one.name for one in await client.list_tools()}
+    await said(client, "memory_prompts", action="save", name=name, content="Hello")
+    await said(client, "memory_prompts", action="delete", name=name)
+    assert {one.name for one in await client.list_tools()} == tools
+
+
+async def test_a_saved_prompt_that_is_not_listed_says_how_to_use_it(serving: Serving, tmp_path: Path) -> None:
+    """The list is that of the server's own project; this client works in another."""
+    client = await serving(project=None, client={"roots": [tmp_path]})
+    saved = await said(client, "memory_prompts", action="save", name="greet", content="Hello")
+    assert "action run" in saved["note"]
+    assert (await said(client, "memory_prompts", action="run", name="greet"))["text"] == "Hello"
 
 
 async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:

@@ -7,8 +7,8 @@ from portico.cli.forms.parser import CommandForm, flag, word
 
 CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
 MEMORY_ACTIONS = (
-    "capture", "recall", "list", "show", "edit", "delete", "restore", "sync", "export", "import", "stats",
-    "model", "hook",
+    "capture", "recall", "list", "show", "edit", "delete", "restore", "sync", "conflicts", "export", "import",
+    "stats", "model", "hook", "hooks",
 )  # fmt: skip
 HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
 TASK_ACTIONS = (
@@ -51,15 +51,19 @@ FORMS: dict[str, CommandForm] = {
     ),
     "memory": CommandForm(
         "portico memory capture TEXT … | recall WORDS … | list | show ID | edit ID TEXT … | delete ID …\n"
-        "       portico memory restore ID … | sync | export | import [FILE] | stats | model | hook NAME [options]",
+        "       portico memory restore ID … | sync | conflicts | export [FILE] | import [FILE] | stats | model\n"
+        "       portico memory hook NAME | hooks install|remove [options]",
         "Store and find memories. A TEXT of - is read from standard input.\n\n"
         "  capture TEXT      store a memory            edit ID TEXT   change one\n"
         "  recall WORDS      find memories             delete ID …    delete some; --hard for good\n"
         "  list              the newest                show ID        one with its history\n"
-        "  restore ID …      bring back deleted ones   export, import  as JSON lines or Markdown\n"
+        "  restore ID …      bring back deleted ones   conflicts      those that contradict each other\n"
+        "  export [FILE]     write those of this project and of the user, or --all; as JSON lines or Markdown\n"
+        "  import [FILE]     read an export: all of it or nothing\n"
         "  sync              share those of this project through its git repository\n"
         "  stats             how many there are        model          get the model for search by meaning (91 MB)\n"
-        f"  hook NAME         answer an assistant's hook: {', '.join(HOOKS)}",
+        f"  hook NAME         answer an assistant's hook: {', '.join(HOOKS)}\n"
+        "  hooks install     add the hooks to Claude Code: show the change, --write makes it; hooks remove",
         (
             word("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
             word("words", "hook", nargs="*", default=[], metavar="WORD"),
@@ -67,7 +71,9 @@ FORMS: dict[str, CommandForm] = {
         {
             "": (
                 flag("-n", "--namespace", metavar="NAME", help="what kind of memory (capture: guessed if left out)"),
-                flag("-t", "--tag", action="append", default=[], metavar="TAG", help="a tag; repeatable"),
+                flag("-t", "--tag", action="append", default=[], metavar="TAG", help="a tag; edit: to add; repeatable"),
+                flag("--untag", action="append", default=[], metavar="TAG", help="of edit: to take off; repeatable"),
+                flag("--replace-tags", action="store_true", help="of edit: the tags given replace the old ones"),
                 flag("-f", "--filter", default="", metavar="FILTER", help="such as 'ns:decisions since:7d -tag:old'"),
                 flag("--domain", choices=("project", "user", "org"), default="project", help="default: %(default)s"),
                 flag("--source", metavar="TEXT", help="where it comes from"),
@@ -77,11 +83,18 @@ FORMS: dict[str, CommandForm] = {
                 limit(),
                 flag("--hard", action="store_true", help="delete for good"),
                 flag("--format", choices=("jsonl", "markdown"), default="jsonl", help="of export and import (jsonl)"),
+                flag("--all", action="store_true", help="of export: the memories of all projects"),
+                flag("--force", action="store_true", help="of export: replace a file that exists"),
+                flag("--skip-invalid", action="store_true", help="of import: leave out what cannot be read or stored"),
                 flag("--direction", choices=("push", "fetch", "full"), default="full", help="of sync (full)"),
                 flag("--remote", metavar="NAME", help="of sync: a remote of the repository (origin)"),
-                flag("--confirm", action="store_true", help="of sync: also where many memories would be deleted here"),
+                flag("--confirm", action="store_true", help="delete -f: do it; sync: also if many would be deleted"),
                 flag("--undo", metavar="RUN", help="of sync: bring back what that run has deleted here"),
-                flag("--project", metavar="NAME", help="instead of the repository this folder is in"),
+                flag(
+                    "--project", metavar="NAME", help="instead of the repository this folder is in; its end is enough"
+                ),
+                flag("--scope", choices=("user", "project"), default="user", help="of hooks: for whom (%(default)s)"),
+                flag("--write", action="store_true", help="of hooks: make the change instead of showing it"),
                 flag("--secrets", choices=_POLICIES, default="block", help="secrets in a text (%(default)s)"),
                 flag("--personal", choices=_POLICIES, default="allow", help="personal data in a text (%(default)s)"),
                 SHORT_OUTPUT,

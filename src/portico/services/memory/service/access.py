@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from portico import Context
-from portico.extend import Call, identity_of
+from portico.extend import Call, identity_of, is_loopback
+from portico.services import repository
+from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.speaking import Body, Codes, speaking
-from portico.services.memory.store import ownership, statistics
+from portico.services.memory.store import inputs, ownership, statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
@@ -61,6 +63,24 @@ class Access:
     async def _seen(self, memories: Memories, ctx: Context, any_project: bool) -> Memories:
         memories = memories.owned_by(self.owner_of(ctx.call))
         return memories if any_project else memories.of(await self._projects.of(ctx))
+
+    async def git_author(self, ctx: Context, memories: Memories) -> str | None:
+        """Return whom git names as the author in the repository of a call, if the caller works there.
+
+        None for principals, who have names of their own, for clients elsewhere, and for a name that may not be stored.
+        """
+        is_local = ctx.principal is None and (ctx.address is None or is_loopback(ctx.address))
+        if not is_local or self._projects.is_named:
+            return None
+        try:
+            name = inputs.bounded_label(repository.user_name(memories.root), "author")
+            return (await self.guard.check(name)).texts[0] or None
+        except (Blocked, InvalidInput):
+            return None
+
+    async def shared_memories(self) -> Memories:
+        """Return the memories as the service itself sees them: the state that the servers' lists are made from."""
+        return await self._service.store()
 
     async def memories_for(self, call: Call) -> Memories:
         """Return the memories as the sender of a call sees them, where there is no Context."""

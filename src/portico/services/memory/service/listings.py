@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
+
 from portico import Context, Server, UsageError
-from portico.extend import CallerCompleter, Completes, Prompt, Resource
+from portico.extend import CallerCompleter, Completes, Component, Prompt, Resource
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.templates import SavedPrompt
+
+
+class ListedPrompt(Struct, frozen=True):
+    """A saved prompt, and what was added to a server for it."""
+
+    template: SavedPrompt
+    components: list[Component]
 
 
 class ServerListings:
@@ -21,21 +31,27 @@ class ServerListings:
         self._access = access
         self._read = read
         # For each server, its saved prompts by name, and its namespaces by URI.
-        self._listed: dict[Server, dict[str, SavedPrompt | None]] = {}
+        self._listed: dict[Server, dict[str, ListedPrompt | None]] = {}
+        # A refresh reads and then applies: a second one in between would apply an older state last.
+        self._refreshing = asyncio.Lock()
 
     def add_server(self, server: Server) -> None:
         self._listed.setdefault(server, {})
 
     async def refresh(self, memories: Memories) -> None:
-        """Bring the servers' lists up to date."""
+        """Bring the servers' lists up to date. `memories` are those of the service, not of a single caller."""
         if not self._listed:
             return
-        saved = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
-        filled = await memories.read(lambda tx: statistics.places(tx, memories.owner))
-        for server in self._listed:
-            self._list_prompts(server, {one.name: one for one in saved if _is_listed(server, one.domain)})
-        for domain, namespace in filled:
+        await self.refresh_prompts(memories)
+        for domain, namespace in await memories.read(lambda tx: statistics.places(tx, memories.owner)):
             self.add_namespace(domain, namespace)
+
+    async def refresh_prompts(self, memories: Memories) -> None:
+        """List the saved prompts as the store has them now, and no others."""
+        async with self._refreshing:
+            saved = await memories.read(lambda tx: templates.visible(tx, memories.homes, memories.owner))
+            for server in self._listed:
+                self._list_prompts(server, {one.name: one for one in saved if _is_listed(server, one.domain)})
 
     def add_namespace(self, domain: str, namespace: str) -> None:
         """A namespace that has something in it is listed. The template reads it just the same."""
@@ -70,17 +86,30 @@ class ServerListings:
 
     def _list_prompts(self, server: Server, saved: dict[str, SavedPrompt]) -> None:
         listed = self._listed[server]
-        for name in [name for name, one in listed.items() if one is not None and saved.get(name) != one]:
-            del listed[name]
-            server.remove(name)
+        for name, one in list(listed.items()):
+            if one is not None and saved.get(name) != one.template:
+                del listed[name]
+                # Not by its name, which a tool or a service may have as well.
+                for component in one.components:
+                    server.registry.remove(component)
         for name, template in saved.items():
             if name in listed or name in server.prompts:
                 continue
-            server.add(self._live(template))
+            prompt = self._live(template)
+            server.add(prompt)
             # A choice of words completes itself.
-            for variable in (one for one, about in template.variables.items() if not about.choices):
-                server.add_components([Completes(name, variable, CallerCompleter(self._access.complete_topic))])
-            listed[name] = template
+            completes: list[Component] = [
+                Completes(name, variable, CallerCompleter(self._access.complete_topic))
+                for variable, about in template.variables.items()
+                if not about.choices
+            ]
+            server.add_components(completes)
+            listed[name] = ListedPrompt(template, [*completes, prompt])
+
+    def lists_prompt(self, server: Server, template: SavedPrompt) -> bool:
+        """Return whether the server lists this saved prompt, and not another one of its name."""
+        listed = self._listed.get(server, {}).get(template.name)
+        return listed is not None and listed.template == template
 
     def is_taken(self, name: str) -> bool:
         """Whether a server has a prompt of that name that was not saved listed."""

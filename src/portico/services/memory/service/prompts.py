@@ -76,7 +76,9 @@ class MemoryPrompts:
 
     async def _capture(self, ctx: Context, content: Annotated[str, "Content to capture"]) -> str:
         """Guided memory capture"""
-        return self._text("capture", content=content, suggested=suggested(content), others=", ".join(WRITABLE))
+        best = suggested(content)
+        others = ", ".join(name for name in WRITABLE if name != best)
+        return self._text("capture", content=content, suggested=best, others=others)
 
     async def _recall(self, ctx: Context, query: Annotated[str, "What to find out"]) -> str:
         """Guided search in memory"""

@@ -229,6 +229,20 @@ def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     )
 
 
+def _captured_by(record: Record) -> str | None:
+    """Return who captured a memory. The author of one that came by a sync is what its sender says, so whom git names
+    stands beside it."""
+    if record.author is None or record.origin is None:
+        return record.author or record.origin
+    return f"{record.author} ({record.origin})"
+
+
+def from_project(shown: FoundMemory, record: Record, homes: tuple[str, ...]) -> FoundMemory:
+    """Return it with its project where that is not the project of the call, whatever the detail."""
+    is_foreign = record.domain == "project" and record.project is not None and record.project not in homes
+    return replace(shown, project=record.project) if is_foreign else shown
+
+
 def past(record: Record, events: list[MemoryEvent]) -> MemoryHistory:
     changes = [
         copied(
@@ -245,6 +259,11 @@ def past(record: Record, events: list[MemoryEvent]) -> MemoryHistory:
     ]
     if not events or events[-1].version == 2:
         changes.append(
-            MemoryRevision(version=1, change="captured", at=moments.written(record.created_at), who=record.author)
+            MemoryRevision(
+                version=1,
+                change="captured",
+                at=moments.written(record.created_at),
+                who=_captured_by(record),
+            )
         )
     return MemoryHistory(id=record.id, version=record.version, status=record.status, changes=changes)

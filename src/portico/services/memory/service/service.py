@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,9 +28,11 @@ from portico.services.projects import Projects
 from portico.services.stored import StoredService
 
 if TYPE_CHECKING:
+    from portico.services.memory.service import auto_sync as syncing
     from portico.services.memory.service import overview, sharing, tools, upkeep
     from portico.services.memory.service import webhooks as hooks
 else:
+    syncing = LazyModule("portico.services.memory.service.auto_sync")
     overview = LazyModule("portico.services.memory.service.overview")
     sharing = LazyModule("portico.services.memory.service.sharing")
     tools = LazyModule("portico.services.memory.service.tools")
@@ -77,6 +79,7 @@ class Memory(StoredService[Memories]):
     `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`,
     and a table such as `{"url": "http://127.0.0.1:11434/v1", "model": "llama3.2"}` is an endpoint like OpenAI's.
     `webhooks` are told of changes, by name: `{"chat": {"url": "https://example.com/hook"}}`.
+    `auto_sync` shares the project's memories through git by itself: at the start, and this many seconds after a change.
     """
 
     name = "memory"
@@ -101,6 +104,7 @@ class Memory(StoredService[Memories]):
         provider: Provider | str | Mapping[str, Any] | None = None,
         models: str | os.PathLike[str] | None = None,
         webhooks: Mapping[str, Mapping[str, Any]] | None = None,
+        auto_sync: float | None = None,
     ) -> None:
         for word, known in ((offered, ("usual", "all")), (codes, ("result", "protocol"))):
             if word not in known:
@@ -118,6 +122,7 @@ class Memory(StoredService[Memories]):
         self._resources = MemoryResources(access, self._watch)
         if webhooks:
             access.webhooks = hooks.Webhooks(webhooks)
+        self._auto_sync = None if auto_sync is None or read_only else syncing.AutoSync(auto_sync, self.guard)
         ladder = ModelLadder(access, provider)
         self._prompts = MemoryPrompts(access, ladder)
         self._listings = ServerListings(access, self._resources.listed)
@@ -138,6 +143,8 @@ class Memory(StoredService[Memories]):
         await self._listings.refresh(memories)
         for name, work in () if self._access.webhooks is None else self._access.webhooks.work():
             self._run(stack, name, work)
+        if self._auto_sync is not None:
+            self._run(stack, "memory auto-sync", partial(self._auto_sync.run, memories))
         return memories
 
     def _failed(self, failure: StoreError) -> MemoryRefusal:
@@ -160,6 +167,8 @@ class Memory(StoredService[Memories]):
             places = [place, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
             # A change in the user domain is its owner's business alone.
             self._tell_of([*places, *self._watched], OwnerOnly(self._access, owner) if domain == "user" else None)
+            if self._auto_sync is not None and domain == "project":
+                self._auto_sync.note_change()
             if not owner:
                 self._listings.add_namespace(domain, namespace)
         else:

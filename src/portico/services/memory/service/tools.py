@@ -60,7 +60,9 @@ class MemoryTools:
         thread: Annotated[
             str | None, "The conversation, file or session it belongs to; its neighbours help to find it"
         ] = None,
-        author: Annotated[str | None, "Who said it, such as user, assistant or a name"] = None,
+        author: Annotated[
+            str | None, "Who said it, such as user, assistant or a name; left out: git's user.name"
+        ] = None,
         at: Annotated[str | None, "When it was said or happened, if not now: 2026-01-31T12:00:00Z"] = None,
         branch: Annotated[str | None, "The git branch it is about"] = None,
         path: Annotated[str | None, "The file it is about"] = None,
@@ -84,6 +86,8 @@ class MemoryTools:
             *inputs.bounded_tags(tags or ()),
         )
         kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
+        if not kept_author and domain == "project":
+            kept_author = await self._access.git_author(ctx, memories) or ""
         draft = capturing.Draft(
             content=kept,
             namespace=namespace,
@@ -148,7 +152,11 @@ class MemoryTools:
         )
         prefix = self._access.prefix
         shown = [
-            results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
+            results.from_project(
+                results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail),
+                hit.record,
+                memories.homes,
+            )
             for hit in page.hits
         ]
         ctx.debug(f"Found {len(shown)} in {memories.project}, by {memories.mode(mode)}", self._access.prefix)

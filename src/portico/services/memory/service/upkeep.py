@@ -48,9 +48,12 @@ class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: Annotated[str | None, "What takes it back"] = None
     kept: Annotated[list[str], "The ids of the memories that say it now"] = field(default_factory=list)
     superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
+    left_out: Annotated[list[str], "The ids of similar memories that contradict others: nothing is done with them"] = (
+        field(default_factory=list)
+    )
 
 
-class Enriched(Struct, frozen=True, kw_only=True):
+class Enriched(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Annotated[str, "Its id"]
     tags: Annotated[list[str], "Its tags now"]
     added_tags: Annotated[list[str], "The tags that are new"]
@@ -58,6 +61,7 @@ class Enriched(Struct, frozen=True, kw_only=True):
     entities: Annotated[list[str], "The people, things and places it speaks of"]
     by: Annotated[str, "Who found them: a model or a rule"]
     dry_run: Annotated[bool, "Whether nothing was done"]
+    note: Annotated[str | None, "What could not be done"] = None
 
 
 class Exported(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,10 +126,16 @@ class UpkeepTools:
         similarity: Annotated[
             float, Meta(gt=0, le=1, description="How alike they must be")
         ] = consolidation.USUAL_LIKENESS,
+        include_conflicts: Annotated[
+            bool, "Also those that contradict each other: the newest wins. Left out otherwise"
+        ] = False,
         dry_run: DryRun = True,
         undo: Annotated[str | None, "Take back this run: the run that an earlier call answered with"] = None,
     ) -> Consolidated:
-        """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
+        """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo.
+
+        Memories that contradict others are left out: decide those with memory_conflicts.
+        """
         if undo is not None:
             back = await consolidation.undo(await self._access.writable(ctx), undo, who=requester(ctx))
             return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
@@ -138,14 +148,23 @@ class UpkeepTools:
             since = moments.now() - days * 86_400 * moments.SECOND_MS
             wanted = replace(wanted, since=max(since, wanted.since or 0))
         plan = await consolidation.plan(
-            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self._models.ask(ctx)
+            memories,
+            wanted,
+            strategy=strategy,
+            similarity=similarity,
+            least=min_memories,
+            ask=self._models.ask(ctx),
+            include_conflicts=include_conflicts,
         )
+        contradicting = self._about_conflicts(plan.left_out)
         groups = [
             Group([one.id for one in each.members], texts.preview(each.content, 500), each.by) for each in plan.clusters
         ]
         if dry_run:
             note = "Nothing was changed. Call it again with dry_run=false." if groups else "Nothing belongs together."
-            return Consolidated(looked_at=plan.looked_at, groups=groups, dry_run=True, note=note)
+            return Consolidated(
+                looked_at=plan.looked_at, groups=groups, dry_run=True, note=note + contradicting, left_out=plan.left_out
+            )
         done = await consolidation.carry_out(memories, plan, who=requester(ctx))
         return Consolidated(
             looked_at=plan.looked_at,
@@ -154,7 +173,18 @@ class UpkeepTools:
             run=done.run,
             kept=done.kept,
             superseded=done.superseded,
-            note=f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.",
+            note=(f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.")
+            + contradicting,
+            left_out=plan.left_out,
+        )
+
+    def _about_conflicts(self, left_out: list[str]) -> str:
+        if not left_out:
+            return ""
+        prefix = self._access.prefix
+        return (
+            f" {len(left_out)} were left out because they contradict others: decide with {prefix}_conflicts, or pass "
+            "include_conflicts=true."
         )
 
     async def enrich(
@@ -168,7 +198,8 @@ class UpkeepTools:
     ) -> Enriched:
         """Make a memory easier to find: tags, and if wanted a clearer text and its context.
 
-        Asks the client's model where it can be asked, and goes by rules where not.
+        Asks the client's model where it can be asked, and goes by rules where not. Only a model can write a clearer
+        text.
         """
         memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         proposed = await advice.enrich(
@@ -188,6 +219,7 @@ class UpkeepTools:
             entities=proposed.entities,
             by=proposed.by,
             dry_run=dry_run,
+            note=_left_undone(proposed),
         )
 
     async def intent(
@@ -252,7 +284,8 @@ class UpkeepTools:
         limit: Annotated[int, Meta(ge=1, le=MOST_EXPORTED, description="At most so many")] = 100,
         cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
     ) -> Exported:
-        """Memories as a text that memory_import reads, here or elsewhere."""
+        """Return memories as a text that memory_import reads: those of this project, the user and the organisation.
+        The filter project:* adds those of all other projects."""
         memories = await self._access.memories(ctx)
         after = None if cursor is None else inputs.behind(cursor)
         data, count, last = await export_import.export(
@@ -305,6 +338,7 @@ class UpkeepTools:
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
             await memories.write(lambda tx: templates.delete(tx, found_one))
+            await self._listings.refresh_prompts(await self._access.shared_memories())
             return Prompts(note=f"The prompt {name} is deleted.")
         return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
@@ -335,7 +369,12 @@ class UpkeepTools:
             owner=memories.owner,
         )
         saved = await memories.write(lambda tx: templates.save(tx, template))
-        return Prompts(prompts=[copied(saved, Saved, moments.written)], note=f"It can be used as the prompt {name}.")
+        # The event of this change comes later than the answer, and the client may use the prompt at once.
+        await self._listings.refresh_prompts(await self._access.shared_memories())
+        note = f"It can be used as the prompt {name}."
+        if not self._listings.lists_prompt(ctx.server, saved):
+            note = "It is not in the list of prompts, which is the same for all clients: use it with the action run."
+        return Prompts(prompts=[copied(saved, Saved, moments.written)], note=note)
 
     async def graph(
         self,
@@ -393,3 +432,11 @@ class UpkeepTools:
             ctx.report_progress(count, total)
 
         return Count(count=await memories.reindex(done), note="The index is new.")
+
+
+def _left_undone(proposed: advice.Enrichment) -> str | None:
+    """Return what an enrichment did not do, None if it did all that was asked for."""
+    parts = ["No model wrote a clearer text."] if proposed.not_written else []
+    if proposed.changes_nothing:
+        parts.append("Nothing was changed.")
+    return " ".join(parts) or None

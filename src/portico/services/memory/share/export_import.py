@@ -66,15 +66,17 @@ async def bring(
     screen: Screen = lambda text: (text, []),
     who: str = "",
     dry_run: bool = False,
+    all_or_nothing: bool = False,
     done: Callable[[int, int], object] = lambda count, total: None,
 ) -> Brought:
     """Take in an export. A memory that is here already is changed only by a newer version of itself. Where it is
-    cancelled, what `done` was told of is here, and the same import goes on from there."""
+    cancelled, what `done` was told of is here, and the same import goes on from there. With `all_or_nothing`, nothing
+    is stored if one of them is refused."""
     now = moments.now()
     # As many as it holds have to be read and looked through; others are served meanwhile.
     read, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project, memories.owner)
-    fine = _newest(read)
-    totals = [0, 0, len(read) - len(fine)]
+    fine = [] if all_or_nothing and problems else _newest(read)
+    totals = [0, 0, len(read) - len(fine) if fine else 0]
     for at in range(0, len(fine), LOT):
         some = fine[at : at + LOT]
         if dry_run:

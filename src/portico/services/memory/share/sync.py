@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -58,6 +59,8 @@ Direction = Literal["push", "fetch", "full"]
 _GONE_TEXT = "This memory is gone for good.\n"
 MOST_LISTED = 50
 LONGEST_ORIGIN = 200
+# Of a git author, `Ann Smith <ann@example.com>`.
+_ADDRESS = re.compile(r"\s*<[^>]*>")
 # As many may vanish in one sync without a question: so many, and of all that there are one in so many.
 MOST_VANISHING = 20
 VANISHING_SHARE = 10
@@ -283,12 +286,19 @@ def _origins(meeting: Meeting, there: TheirSide, met: str | None) -> dict[str, s
 def _origin(meeting: Meeting, said: str) -> str:
     """On one line, and without what is not to be stored: others have chosen their names."""
     plain = "".join(letter for letter in said if unicodedata.category(letter)[0] != "C")
-    commit = plain.rpartition(" ")[2]
-    try:
-        plain = meeting.screen(plain)[0]
-    except Blocked:
-        plain = commit
+    author, _, commit = plain.rpartition(" ")
+    # Where addresses are blocked, the name alone still says who it was.
+    forms = (plain, f"{_ADDRESS.sub('', author)} {commit}", commit)
+    plain = next((passed for form in forms if (passed := _passed(meeting, form)) is not None), commit)
     return texts.storable(f"{meeting.remote}: {' '.join(plain.split())[-LONGEST_ORIGIN:]}")
+
+
+def _passed(meeting: Meeting, text: str) -> str | None:
+    """Return the text as it may be stored, None if it may not."""
+    try:
+        return meeting.screen(text)[0]
+    except Blocked:
+        return None
 
 
 def _tip(meeting: Meeting, there: TheirSide) -> str:

@@ -148,6 +148,12 @@ class Enrichment(Struct, frozen=True, kw_only=True):
     content: str
     entities: list[str]
     by: str
+    # A clearer text was asked for, and there was no model that wrote one.
+    not_written: bool = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.tags and self.content == self.record.content
 
 
 async def enrich(
@@ -163,17 +169,15 @@ async def enrich(
         found = [] if answer is None else [one for one in read_tags(answer.text) if one not in record.tags]
         by = answer.by if answer is not None and found else by
         found = (found or local_tags(record))[: max(0, inputs.MOST_TAGS - len(record.tags))]
-    if structure and ask is not None:
-        answer = await ask(ask_for_structure(record.content), SUMMARY_TOKENS)
+    not_written = False
+    if structure:
+        answer = None if ask is None else await ask(ask_for_structure(record.content), SUMMARY_TOKENS)
         if answer is not None:
             content, by = answer.text, answer.by
         elif not tags and not context:
             # There are rules for the rest, but none that could write.
-            later = ask.may_answer_later
-            advice = "Try again later." if later else "The log of the server says why; trying again does not help."
-            raise ModelFailed(
-                f"The model did not write a clearer text, and the memory is as it was. {advice}", retryable=later
-            )
+            raise _not_written(ask)
+        not_written = answer is None
     if context:
         near = await _near(memories, record)
         answer = None
@@ -185,7 +189,28 @@ async def enrich(
         # What has no room left is long enough to be understood by itself.
         content += more if len(content) + len(more) <= inputs.LONGEST_CONTENT else ""
     named, _ = entities.extract(content, record.author)
-    return Enrichment(record=record, tags=found, content=content, entities=[one.label for one in named], by=by)
+    return Enrichment(
+        record=record,
+        tags=found,
+        content=content,
+        entities=[one.label for one in named],
+        by=by,
+        not_written=not_written,
+    )
+
+
+def _not_written(ask: AskModel | None) -> ModelFailed:
+    if ask is None:
+        return ModelFailed(
+            "There is no model to write a clearer text, and the memory is as it was. The client can offer sampling, or "
+            "the server can have a provider in its settings.",
+            retryable=False,
+        )
+    later = ask.may_answer_later
+    remedy = "Try again later." if later else "The log of the server says why; trying again does not help."
+    return ModelFailed(
+        f"The model did not write a clearer text, and the memory is as it was. {remedy}", retryable=later
+    )
 
 
 async def _near(memories: Memories, record: Record) -> list[Record]:
@@ -197,7 +222,7 @@ async def _near(memories: Memories, record: Record) -> list[Record]:
 async def apply(memories: Memories, proposed: Enrichment, *, who: str = "") -> Record:
     """Refused if the memory has changed since the proposal was made."""
     before = proposed.record
-    if not proposed.tags and proposed.content == before.content:
+    if proposed.changes_nothing:
         return before
     return await memories.update(
         before.id,

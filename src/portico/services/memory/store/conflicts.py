@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Struct
@@ -59,6 +60,23 @@ def _open(tx: Transaction, memories: Memories, limit: int) -> list[Dispute]:
         if len(shown) == limit:
             break
     return shown
+
+
+def disputed(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    """Return those of these memories that an open conflict is about, whether or not the other one is among them."""
+    found = tx.all(
+        Noted,
+        "select memory, other, why, at from memory_conflict where memory in :ids or other in :ids",
+        {"ids": list(ids)},
+    )
+    known = records.fetch(tx, list({id for one in found for id in (one.memory, one.other)}))
+    pairs = [(one, known[one.memory], known[one.other]) for one in found if {one.memory, one.other} <= known.keys()]
+    unsettled = [
+        {here.id, there.id}
+        for one, here, there in pairs
+        if here.status in CURRENT and there.status in CURRENT and _dispute(tx, one, here, there) is not None
+    ]
+    return set(ids) & {id for pair in unsettled for id in pair}
 
 
 def _dispute(tx: Transaction, noted: Noted, here: Record, there: Record) -> Dispute | None:

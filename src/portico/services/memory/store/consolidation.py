@@ -2,6 +2,9 @@
 
 A plan is made first. Carrying it out skips the clusters in which a memory has changed since. The table
 `memory_consolidated` says which run made which change.
+
+Memories that contradict each other are nearly the same by their words ("the limit is 100", "the limit is 300").
+Merging them would decide for one of them, so they are left out of a plan unless the caller includes them.
 """
 
 from __future__ import annotations
@@ -10,16 +13,17 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness
-from portico.services.memory.store import advice, capture, changes, inputs, records, selection
+from portico.services.memory.store import advice, capture, changes, conflicts, inputs, records, selection
 from portico.services.memory.store.advice import AskModel
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
@@ -54,6 +58,9 @@ class Plan(Struct, frozen=True):
     strategy: Strategy
     looked_at: int
     clusters: list[Cluster]
+    # The ids of memories that were left out because they contradict others.
+    left_out: list[str] = field(default_factory=list)
+    include_conflicts: bool = False
 
 
 class Done(Struct, frozen=True):
@@ -70,15 +77,45 @@ async def plan(
     similarity: float = USUAL_LIKENESS,
     least: int = 2,
     ask: AskModel | None = None,
+    include_conflicts: bool = False,
 ) -> Plan:
+    """Return which memories a run would put together. Those that contradict others are left out, unless
+    `include_conflicts`."""
     now = moments.now()
     found = await memories.read(lambda tx: selection.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
-    groups = await asyncio.to_thread(_groups, found, similarity, max(least, 2))
+    left_out: set[str] = set()
+    while True:
+        candidates = [one for one in found if one.id not in left_out]
+        groups = (await asyncio.to_thread(_groups, candidates, similarity, max(least, 2)))[:MOST_CLUSTERS]
+        # Without them the others fall into other groups, so it is looked at again.
+        opposed = set() if include_conflicts else await _opposed(memories, groups)
+        if not opposed:
+            break
+        left_out |= opposed
     clusters: list[Cluster] = []
-    for group in groups[:MOST_CLUSTERS]:
+    for group in groups:
         asking = ask if len(clusters) < MOST_ASKED else None
         clusters.append(await _cluster(group, strategy, asking))
-    return Plan(strategy, len(found), clusters)
+    return Plan(strategy, len(found), clusters, sorted(left_out), include_conflicts)
+
+
+async def _opposed(memories: Memories, groups: Sequence[Sequence[Record]]) -> set[str]:
+    """Return the ids of those that contradict another one: one of their group, or one that they are known to."""
+    ids = [one.id for group in groups for one in group]
+    noted = await memories.read(lambda tx: conflicts.disputed(tx, ids)) if ids else set()
+    return noted | await asyncio.to_thread(_contradicting, groups)
+
+
+def _contradicting(groups: Sequence[Sequence[Record]]) -> set[str]:
+    """Compare as a capture does. What was imported or synced has not been compared yet."""
+    opposed: set[str] = set()
+    for group in groups:
+        split = [(one, likeness.ComparedText(one.content)) for one in group]
+        for (one, said), (other, otherwise) in combinations(split, 2):
+            same = likeness.is_same(said, otherwise, likeness.same_from(one.namespace))
+            if not same and likeness.contradiction(said, otherwise) is not None:
+                opposed |= {one.id, other.id}
+    return opposed
 
 
 async def _cluster(group: list[Record], strategy: Strategy, ask: AskModel | None) -> Cluster:
@@ -135,6 +172,8 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
             current = records.fetch(tx, [one.id for one in cluster.members])
             if any(current.get(one.id) != one for one in cluster.members):
                 continue  # one of them was changed since; the next run sees it
+            if not made.include_conflicts and conflicts.disputed(tx, list(current)):
+                continue  # a memory that contradicts one of them was captured since
             joined = _joined(tx, cluster, made.strategy, run, now, who)
             gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
             changed = [joined]

@@ -113,6 +113,12 @@ def _by_project(tx: Transaction) -> dict[str, int]:
     return dict(tx.all(tuple[str, int], sql, {"current": list(CURRENT)}))
 
 
+def projects(tx: Transaction) -> list[str]:
+    """Return the names of all projects that have memories, sorted."""
+    sql = f"select distinct project from {_counted(tx)} where domain = 'project' and project <> '' order by 1"
+    return tx.all(str, sql, {"current": list(CURRENT)})
+
+
 def _counted(tx: Transaction) -> str:
     """How many current memories each domain, namespace and project has. The index has counted them; while it is being
     built, each memory counts."""
