@@ -375,7 +375,7 @@ def repairing(**options: Any) -> Server:
     server = Server("s", **options)
 
     @server.tool
-    def book(count: int, ready: bool = False, labels: list[str] = [], where: dict[str, int] = {}) -> str:
+    def book(count: int, ready: bool = False, labels: tuple[str, ...] = (), where: dict[str, int] | None = None) -> str:
         return repr((count, ready, labels, where))
 
     return server
@@ -386,7 +386,7 @@ def repairing(**options: Any) -> Server:
     [
         ({"count": "5"}, "arguments.count", "an integer"),
         ({"count": 1, "ready": "true"}, "arguments.ready", "true or false"),
-        ({"count": 1, "labels": '["a"]'}, "arguments.labels", "a list"),
+        ({"count": 1, "labels": '["a"]'}, "arguments.labels", "an array"),
         ({"count": 1, "where": '{"x": 1}'}, "arguments.where", "an object"),
         ({"count": 1, "where": {"x": "1"}}, "arguments.where.x", "an integer"),
     ],
@@ -406,7 +406,7 @@ async def test_strict_arguments_refuses_texts_that_would_be_repaired(
         assert "received" in problem["message"]
         # JSON Schema takes 5.0 for an integer, and so does a strict server.
         said = await wire.modern("tools/call", {"name": "book", "arguments": {"count": 5.0}})
-        assert said["result"]["content"][0]["text"] == "(5, False, [], {})"
+        assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
 
 
 async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
