@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,100 @@ def test_looking_at_a_store_that_is_not_there_does_not_make_it(jobs: Jobs, tmp_p
     done = jobs(str(tmp_path / "typo.db"), "list")
     assert (done.returncode, done.stderr) == (2, f"portico: there is no store {tmp_path / 'typo.db'}\n")
     assert not list(tmp_path.iterdir())
+
+
+TROUBLE = """
+from portico import Context, Server, TaskConfig, ToolError
+
+server = Server("trouble", version="1.0.0")
+
+
+@server.tool(task=TaskConfig(mode="required", retries=2, backoff=0.01))
+async def crash() -> str:
+    raise RuntimeError("boom")
+
+
+@server.tool(task="required")
+async def refuse() -> str:
+    raise ToolError("not today")
+
+
+@server.tool(task="required")
+async def count(ctx: Context) -> str:
+    for number in range(1, 13):
+        await ctx.step(f"chapter {number}", lambda: number)
+    return "done"
+"""
+
+
+@pytest.fixture
+def trouble(tmp_path: Path, store: str) -> Iterator[SyncClient]:
+    """A server that runs its tasks, of which most fail."""
+    Path(store).parent.mkdir()
+    file = tmp_path / "trouble.py"
+    file.write_text(TROUBLE)
+    with SyncClient([*PORTICO, "serve", str(file), "--store", store]) as client:
+        yield client
+
+
+def test_a_task_whose_tool_failed_is_listed_as_failed(
+    jobs: Jobs, shown: Shown, trouble: SyncClient, store: str
+) -> None:
+    started = {tool: trouble.start_task(tool, {}).id for tool in ("crash", "refuse", "count")}
+    wait(lambda: all(shown(store, id)["status"] in ("completed", "failed") for id in started.values()))
+    assert {tool: shown(store, id)["status"] for tool, id in started.items()} == {
+        "crash": "failed",
+        "refuse": "failed",
+        "count": "completed",
+    }
+
+    def listed(*words: str) -> list[str]:
+        return sorted(json.loads(line)["tool"] for line in jobs(store, "list", *words).stdout.splitlines())
+
+    assert listed("--status", "failed") == ["crash", "refuse"]
+    assert listed("--status", "completed") == ["count"]
+    table = jobs(store, "list", "--output", "table").stdout
+    assert table.count(" failed ") == 2
+    assert "not today" in table
+
+
+def test_a_shown_task_has_readable_times_and_steps_in_natural_order(
+    jobs: Jobs, shown: Shown, trouble: SyncClient, store: str
+) -> None:
+    before = datetime.now().astimezone()
+    task = trouble.start_task("count", {})
+    assert task.result(timeout=20).text == "done"
+    found = shown(store, task.id)
+    assert list(found["steps"]) == [f"chapter {number}" for number in range(1, 13)]
+    for name in ("created_at", "updated_at", "run_at", "expires_at"):
+        moment = datetime.fromisoformat(found[name])
+        assert moment.utcoffset() == before.utcoffset()
+        assert moment > before - timedelta(seconds=1)
+    row = jobs(store, "list", "--output", "table").stdout
+    assert datetime.fromisoformat(found["created_at"]).strftime("%Y-%m-%d %H:%M:%S") in row
+
+
+def test_a_task_that_runs_names_its_worker_in_short(jobs: Jobs, client: SyncClient, store: str) -> None:
+    task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
+    with closing(sqlite3.connect(store)) as made, made:
+        name = "vm:3fb8b4e9:pid:[4026531836]/27135.334130/b2a3f58e"
+        made.execute("update portico_job set status = 'running', worker = ?, lease = ?", (name, 2**45))
+    assert "vm/27135/b2a3f58e" in jobs(store, "show", task.id, "--output", "text").stdout
+    assert json.loads(jobs(store, "show", task.id).stdout)["worker"] == name
+
+
+def test_unknown_and_ambiguous_prefixes_have_separate_errors(jobs: Jobs, client: SyncClient, store: str) -> None:
+    for _ in range(2):
+        client.start_task("make_report", {"topic": "bees"})
+    with closing(sqlite3.connect(store)) as made, made:
+        made.execute("update portico_job set id = 'aa' || substr(id, 3)")
+        [first, second] = sorted(id for (id,) in made.execute("select id from portico_job"))
+    assert "no task has an ID that begins with 'zzz'" in jobs(store, "show", "zzz").stderr
+    many = jobs(store, "show", "aa")
+    assert many.returncode == 2
+    assert f"several tasks have an ID that begins with 'aa' ({first}, {second})" in many.stderr
+    done = jobs(store, "cancel", "aa", "zzz", first, "--output", "text")
+    assert done.returncode == 1
+    assert [line.partition(":")[2][1:8] for line in done.stdout.splitlines()] == ["several", "no task", "cancell"]
+    # Not every task there is, or the only one.
+    assert "no task has" in jobs(store, "show", "").stderr

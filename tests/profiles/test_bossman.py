@@ -146,6 +146,22 @@ async def test_what_was_never_run_is_an_error_of_the_protocol(bossman: Any) -> N
         assert answer["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize(
+    "tool, arguments",
+    [
+        ("create_task", {"description": "x", "priority": "3"}),
+        ("create_task", {"description": "x", "labels": '["a"]'}),
+        ("list_tasks", {"blocked": "true"}),
+        ("list_tasks", {"limit": "5"}),
+    ],
+)
+async def test_texts_for_numbers_and_booleans_are_refused(bossman: Any, tool: str, arguments: dict[str, Any]) -> None:
+    error = json.loads(await bossman.exchange(calling(tool, **arguments)))["error"]
+    assert error["code"] == -32602
+    assert "expected" in error["message"]
+    assert (await bossman.call("list_tasks"))["result"]["isError"] is False
+
+
 async def test_tools_of_the_service_that_bossman_has_not_are_not_there(bossman: Any) -> None:
     answer = await bossman.call("next_task")
     assert answer["error"]["message"] == "Unknown tool: next_task"

@@ -408,6 +408,12 @@ async def test_wrong_arguments_are_told_as_is_wanted(
     assert ("result" in answer) is is_result
 
 
+@pytest.mark.parametrize("strict", [True, False])
+async def test_one_service_can_have_strict_arguments(connect: Connect, strict: bool) -> None:
+    wire = await opened(connect, odd(strict_arguments=strict), "2025-11-25")
+    assert (await called(wire, "2025-11-25", "works", number="2"))["isError"] is strict
+
+
 def test_schemas_can_be_plain() -> None:
     plain = next(
         one for one in shapes.shaped(Odd().offers(), ServiceShape(plain_schemas=True)) if isinstance(one, Tool)

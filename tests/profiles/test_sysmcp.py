@@ -200,6 +200,13 @@ async def test_whatever_is_wrong_is_named(sysmcp: Any, arguments: dict[str, Any]
     assert error["details"]["received"]
 
 
+async def test_a_text_for_a_number_is_refused_in_the_words_of_the_document(sysmcp: Any) -> None:
+    result = (await sysmcp.call("eventlog_query", logName="System", limit="5"))["result"]
+    assert result["success"] is False
+    assert result["error"]["message"] == "Invalid parameter: limit must be a number"
+    assert result["error"]["details"] == {"path": "arguments.limit", "expected": "number", "received": "string"}
+
+
 async def test_a_tool_that_says_no_has_failed(sysmcp: Any) -> None:
     result = (await sysmcp.call("eventlog_query", logName="Nothing"))["result"]
     assert (result["success"], result["status"], result["data"]) == (False, "failure", None)

@@ -371,6 +371,55 @@ async def test_a_server_may_pin_how_wrong_arguments_are_told(
         assert said["error"]["data"]["problems"][0]["path"] == "arguments.it"
 
 
+def repairing(**options: Any) -> Server:
+    server = Server("s", **options)
+
+    @server.tool
+    def book(count: int, ready: bool = False, labels: tuple[str, ...] = (), where: dict[str, int] | None = None) -> str:
+        return repr((count, ready, labels, where))
+
+    return server
+
+
+@pytest.mark.parametrize(
+    "arguments, path, expected",
+    [
+        ({"count": "5"}, "arguments.count", "an integer"),
+        ({"count": 1, "ready": "true"}, "arguments.ready", "true or false"),
+        ({"count": 1, "labels": '["a"]'}, "arguments.labels", "an array"),
+        ({"count": 1, "where": '{"x": 1}'}, "arguments.where", "an object"),
+        ({"count": 1, "where": {"x": "1"}}, "arguments.where.x", "an integer"),
+    ],
+)
+async def test_strict_arguments_refuses_texts_that_would_be_repaired(
+    connect: Connect, arguments: dict[str, Any], path: str, expected: str
+) -> None:
+    call = {"name": "book", "arguments": arguments}
+    assert (await connect(repairing()).modern("tools/call", call))["result"]["isError"] is False
+    for server in (repairing(strict_arguments=True), repairing(strict_input_validation=True)):
+        wire = connect(server)
+        refused = (await wire.modern("tools/call", call))["result"]
+        assert refused["isError"]
+        [problem] = refused["_meta"]["portico/error"]["problems"]
+        assert problem["path"] == path
+        assert expected in problem["message"]
+        assert "received" in problem["message"]
+        # JSON Schema takes 5.0 for an integer, and so does a strict server.
+        said = await wire.modern("tools/call", {"name": "book", "arguments": {"count": 5.0}})
+        assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
+
+
+async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
+    server = Server("s", strict_arguments=True)
+
+    @server.prompt
+    def plan(days: int) -> str:
+        return f"{days + 1} days"
+
+    said = await connect(server).ask("2026-07-28", "prompts/get", {"name": "plan", "arguments": {"days": "2"}})
+    assert said["result"]["messages"][0]["content"]["text"] == "3 days"
+
+
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_after_a_mistake_the_next_call_works(connect: Connect, revision: str) -> None:
     wire = connect(strict())

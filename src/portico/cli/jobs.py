@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from portico.cli.printer import Printer
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
 from portico.server.tasks.jobs import Job, now
+from portico.server.tasks.workers import shorten
 from portico.store.database import Database, parse
 from portico.store.folder import data_directory
 from portico.store.keys import MEMORY
@@ -25,6 +27,9 @@ from portico.wire.errors import UsageError
 WATCH_SECONDS = 1.0
 HEADINGS = ("ID", "SERVER", "TOOL", "STATUS", "PROGRESS", "CREATED", "MESSAGE")
 SHOWN = 10
+MAX_IDS_NAMED = 5
+# Stored in milliseconds, shown as ISO 8601 with the local offset.
+_TIMES = ("created_at", "updated_at", "run_at", "expires_at", "lease")
 FRAME = "\x1b[H\x1b[J"
 
 
@@ -87,17 +92,26 @@ class JobsCommand:
     async def _recent(self) -> list[Job]:
         return await self.database.read(lambda tx: jobs.recent(tx, self.arguments.status, self.arguments.limit))
 
-    async def _find(self, id: str) -> Job | None:
-        return await self.database.read(lambda tx: jobs.find(tx, id))
+    async def _find(self, id: str) -> Job:
+        """Return the job whose ID begins like this. Raises UsageError if there is none, or more than one."""
+        found = await self.database.read(lambda tx: jobs.matching(tx, id, MAX_IDS_NAMED + 1))
+        if not found:
+            raise UsageError(f"no task has an ID that begins with {id!r}; `portico jobs list` shows the IDs")
+        if len(found) > 1:
+            some = ", ".join(job.id for job in found[:MAX_IDS_NAMED])
+            more = ", …" if len(found) > MAX_IDS_NAMED else ""
+            raise UsageError(f"several tasks have an ID that begins with {id!r} ({some}{more}); give more of the ID")
+        return found[0]
 
     async def show(self) -> int:
         if len(self.arguments.ids) != 1:
             raise UsageError("exactly one ID is required")
         job = await self._find(self.arguments.ids[0])
-        if job is None:
-            raise UsageError(f"no task, or more than one, has an ID that begins with {self.arguments.ids[0]!r}")
         steps = (await self.database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
-        plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in steps.items()}}
+        done = {name: msgspec.json.decode(steps[name]) for name in sorted(steps, key=_natural)}
+        plain = {**_plain(job), "steps": done}
+        if self.printer.form != "json" and job.worker is not None:
+            plain["worker"] = shorten(job.worker)
         self.printer.details(plain)
         return 0
 
@@ -110,18 +124,18 @@ class JobsCommand:
     async def _each(self, change: Any, done: str, refused: str) -> int:
         if not self.arguments.ids:
             raise UsageError("an ID is required")
-        results = [await self._change(id, change) for id in self.arguments.ids]
-        for id, changed in zip(self.arguments.ids, results, strict=True):
-            outcome = "not found" if changed is None else done if changed else refused
-            self.printer.show({"id": id, "changed": bool(changed)}, f"{id}: {outcome}")
-        return 0 if all(results) else 1
-
-    async def _change(self, id: str, change: Any) -> bool | None:
-        """Whether the task was changed; None if there is no such task."""
-        job = await self._find(id)
-        if job is None:
-            return None
-        return await self.database.write(lambda tx: change(tx, job.id, now())) is not None
+        all_changed = True
+        for id in self.arguments.ids:
+            try:
+                job = await self._find(id)
+            except UsageError as mistake:
+                changed, outcome = False, str(mistake)
+            else:
+                changed = await self.database.write(lambda tx, job=job: change(tx, job.id, now())) is not None  # type: ignore[misc]
+                outcome = done if changed else refused
+            all_changed = all_changed and changed
+            self.printer.show({"id": id, "changed": changed}, f"{id}: {outcome}")
+        return 0 if all_changed else 1
 
 
 ACTIONS: dict[str, Callable[[JobsCommand], Awaitable[int]]] = {
@@ -141,7 +155,7 @@ def _row(job: Job) -> tuple[str, ...]:
         job.id[:SHOWN],
         job.server,
         job.tool,
-        job.status,
+        job.outcome_status,
         _bar(job),
         _moment(job.created_at),
         job.message or "",
@@ -149,8 +163,14 @@ def _row(job: Job) -> tuple[str, ...]:
 
 
 def _moment(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000)
-    return moment.strftime("%H:%M:%S" if moment.date() == datetime.now().date() else "%Y-%m-%d")
+    return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "seconds")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which `chapter 2` comes before `chapter 10`."""
+    # Numbers stand at odd places. Compared by length first they need not be converted, however long they are.
+    parts = [part.lstrip("0") if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
+    return [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
 
 
 def _bar(job: Job) -> str:
@@ -158,7 +178,7 @@ def _bar(job: Job) -> str:
         return ""
     if not job.total:
         return f"{job.progress:g}"
-    share = 1.0 if job.status == "completed" else max(0.0, min(1.0, job.progress / job.total))
+    share = 1.0 if job.outcome_status == "completed" else max(0.0, min(1.0, job.progress / job.total))
     filled = round(share * 10)
     return f"{'█' * filled}{'░' * (10 - filled)} {share:4.0%}"
 
@@ -168,7 +188,10 @@ def _plain(job: Job) -> dict[str, Any]:
     for name, value in fields.items():
         if isinstance(value, msgspec.Raw):
             fields[name] = msgspec.json.decode(value) if bytes(value) else None
-    return fields
+        elif name in _TIMES and value is not None:
+            fields[name] = datetime.fromtimestamp(value / 1000).astimezone().isoformat(timespec="milliseconds")
+    # In `refused` it is still said that a tool reported the error.
+    return {**fields, "status": job.outcome_status}
 
 
 def _existing(url: str) -> str:

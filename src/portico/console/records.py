@@ -212,4 +212,5 @@ class JobsService(Service):
 
 def _plain(job: Job) -> dict[str, Any]:
     hidden = {"arguments", "caller", "outcome", "answers", "owner"}
-    return {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}
+    fields = {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}
+    return {**fields, "status": job.outcome_status}

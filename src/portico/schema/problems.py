@@ -55,11 +55,13 @@ class Inspector(Reader):
 
     `certain`: only what certainly does not fit is wrong. Of schemas that are not ours, patterns and formats are their
     author's to check: a regular expression can take for ever, and a date that we would not read may be one for others.
+
+    `strict`: repair no texts. A number such as 5.0 is still taken as an integer, because JSON Schema has it so.
     """
 
-    def __init__(self, schema: Any, *, certain: bool = False) -> None:
+    def __init__(self, schema: Any, *, certain: bool = False, strict: bool = False) -> None:
         super().__init__(schema)
-        self.certain = certain
+        self.certain, self.strict = certain, strict
         self.steps = MOST_STEPS
 
     # Repairing: what models get wrong most is to send JSON inside a string.
@@ -69,7 +71,7 @@ class Inspector(Reader):
         self.steps -= 1
         if self.steps < 0:
             return value
-        if isinstance(value, str):
+        if isinstance(value, str) and not self.strict:
             value = self._unwrapped(value, schema)
         kind = kind_of(value)
         if kind == "number" and value.is_integer() and not self.takes(schema, "number"):

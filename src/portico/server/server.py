@@ -125,6 +125,8 @@ class Server(FamiliarServer, Registrar):
     * **lifespan** – `lifespan(server)` is an async context manager, entered at the start and left at the end.
     * **argument_errors** – how wrong arguments are answered: as a "result" that the model reads, as a "protocol" error,
       or "auto": whichever the client's revision wants.
+    * **strict_arguments** – refuse texts that stand for a number, a boolean, a list or an object, such as `"5"` for 5,
+      instead of repairing them.
     * **page_size** – how many entries a page of a list has.
     * **most_threads** – how many `def` bodies may run at once.
     * **ttl_ms**, **cache_scope** – how long clients may keep lists and resources, and whether several users may share
@@ -165,6 +167,7 @@ class Server(FamiliarServer, Registrar):
         middleware: Iterable[Middleware] = (),
         lifespan: Lifespan | None = None,
         argument_errors: ArgumentErrors = "auto",
+        strict_arguments: bool = False,
         page_size: int = PAGE_SIZE,
         most_threads: int = MOST_THREADS,
         ttl_ms: int = 0,
@@ -192,7 +195,7 @@ class Server(FamiliarServer, Registrar):
         self._state_key, self._state_security = state_key, request_state_security
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, argument_errors, seen)
+        self.runtime = Runtime(name, self, self.threads, argument_errors, seen, strict_arguments)
         self.capabilities = (
             ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
         )

@@ -52,6 +52,8 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     website_url: str | None = None
     instructions: str | None = None
     argument_errors: Literal["auto", "result", "protocol"] | None = None
+    # Refuse arguments that only fit after a repair, such as the text "5" for a number.
+    strict_arguments: bool | None = None
     # What is advertised, instead of everything; what is not advertised is not there. `false` takes one away.
     capabilities: dict[str, Table | bool] | None = None
     # What the error for a tool that is not there says in its data, besides the tool's name.

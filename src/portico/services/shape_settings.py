@@ -21,6 +21,8 @@ class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     schemes: dict[str, str] = field(default_factory=dict)
     # Wrong arguments, whatever the server does with them: an error of the protocol, or a result.
     argument_errors: ArgumentErrors | None = None
+    # Refuse arguments that only fit after a repair, whatever the server does with them.
+    strict_arguments: bool = False
     # Whether a result says `isError: false`.
     is_error: Literal["always", "failures"] = "always"
     # Before every failure's text.

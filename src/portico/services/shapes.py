@@ -161,6 +161,7 @@ class ShapedTool(Tool):
         )
         self._tool, self._shape, self._words = copy(tool), shape, told
         self._tool.argument_errors = shape.argument_errors
+        self._tool.strict_arguments = shape.strict_arguments
         self.is_logged = shape.log_calls
         reaches_out = said.annotations is None or said.annotations.open_world_hint is not False
         self._limiter = Limiter(shape.rate, shape.burst, time.monotonic) if shape.rate and reaches_out else None

@@ -78,10 +78,12 @@ class Body:
         if missing:
             raise InsufficientScope(repr(self.name), self.service_scopes, missing)
 
-    def start(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
-        """What the function returns, or a coroutine that comes to it, or to the result that asks for more.
+    def start(
+        self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw, *, strict: bool = False
+    ) -> Any:
+        """Return the value of the function, or a coroutine for it or for the result that asks for more.
 
-        Wrong arguments raise ArgumentError.
+        Wrong arguments raise ArgumentError; with `strict`, arguments that would have to be repaired are wrong.
         """
         if self.service_scopes:
             self.authorize(call)
@@ -91,9 +93,9 @@ class Body:
             context = (self._context_of or _context_of())(call, runtime, params, target, arguments)
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
-                return self._resume(context, call, runtime, arguments)
+                return self._resume(context, call, runtime, arguments, strict)
         CurrentCall.enter(context or (call, runtime))
-        args, kwargs = self.signature.bind(arguments, context)
+        args, kwargs = self.signature.bind(arguments, context, strict=strict)
         if self._at_once:
             return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
         return self._run(call, context, runtime, args, kwargs)
@@ -108,11 +110,13 @@ class Body:
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
 
-    async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
+    async def _resume(
+        self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw, strict: bool
+    ) -> Any:
         CurrentCall.enter(context)
         context.enter()
         state = context.begin().state
-        args, kwargs = self.signature.bind(arguments, context)
+        args, kwargs = self.signature.bind(arguments, context, strict=strict)
         if state is not None:
             await runtime.server.spent.spend(state)
         if self.running == "inline":

@@ -16,18 +16,21 @@ from portico.schema.problems import MOST_PROBLEMS, Inspector, Problem, refused, 
 from portico.server.calling.signature import ArgumentError, Signature
 
 
-def second_look(signature: Signature, arguments: bytes | Raw) -> tuple[Any, ...]:
-    """The values of arguments that could be repaired. Raises ArgumentError for others."""
+def second_look(signature: Signature, arguments: bytes | Raw, *, strict: bool = False) -> tuple[Any, ...]:
+    """Return the values of arguments that could be repaired. Raises ArgumentError for others.
+
+    With `strict`, a text is never decoded into a number, a boolean, an array or an object.
+    """
     try:
-        return _repaired(signature, arguments)
+        return _repaired(signature, arguments, strict)
     except RecursionError:
         problem = whole("Invalid arguments: nested too deeply.", expected="less nesting", received="deep nesting")
         raise ArgumentError([problem]) from None
 
 
-def _repaired(signature: Signature, arguments: bytes | Raw) -> tuple[Any, ...]:
+def _repaired(signature: Signature, arguments: bytes | Raw, strict: bool) -> tuple[Any, ...]:
     schema = signature.input_schema
-    value = Inspector(schema).repaired(_parsed(arguments), schema)
+    value = Inspector(schema, strict=strict).repaired(_parsed(arguments), schema)
     text = msgspec.json.encode(value)
     if text != bytes(arguments):
         try:

@@ -146,6 +146,8 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
     argument_errors: ArgumentErrors
     # The headers that bodies see, in lower case.
     headers: tuple[str, ...] = ()
+    # Whether arguments that only fit after a repair are refused.
+    strict_arguments: bool = False
 
     @cached_property
     def states(self) -> ConversationStates:

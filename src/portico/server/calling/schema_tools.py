@@ -34,7 +34,10 @@ class SchemaSignature(Struct, frozen=True, kw_only=True):
     validator: Validator
     context_first: bool
 
-    def bind(self, arguments: bytes | Raw, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(
+        self, arguments: bytes | Raw, context: object, *, strict: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments for the function. The schema decides alone: nothing is ever repaired."""
         try:
             value = msgspec.json.decode(arguments) if arguments else {}
         except (ValueError, RecursionError):

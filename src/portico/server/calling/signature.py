@@ -83,13 +83,18 @@ class Signature(Struct, frozen=True, kw_only=True):
     # The last values can only be passed by name if the function has a `*`, or a parameter before them is skipped.
     by_name: tuple[str, ...]
 
-    def bind(self, arguments: bytes | Raw, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for the function. Raises ArgumentError for whatever else a client may have sent."""
+    def bind(
+        self, arguments: bytes | Raw, context: object, *, strict: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments for the function. Raises ArgumentError for whatever else a client may have sent.
+
+        With `strict`, values that only fit after a repair are refused too.
+        """
         try:
             # MCP lets a client leave out the arguments of a tool that needs none.
             values = astuple(self.decode(arguments or b"{}"))
         except (ValueError, RecursionError):
-            values = mistakes.second_look(self, arguments)
+            values = mistakes.second_look(self, arguments, strict=strict)
         place = self.place
         if place < 0 and not self.by_name:
             return values, NO_KEYWORDS

@@ -100,6 +100,8 @@ class Tool:
 
     # How wrong arguments are told, where that is not as the server has it.
     argument_errors: ArgumentErrors | None = None
+    # Whether texts for numbers and booleans are refused, where the server would repair them.
+    strict_arguments = False
     # What a host shows beside its result, if it came with the tool.
     page: Any = None
     # Whether something is said of that at all.
@@ -192,7 +194,8 @@ class Tool:
         if self.auth is not None and not allowed:
             return self._start_allowed(self.auth, call, params, runtime)
         try:
-            value = self.body.start(call, runtime, params, params.name, params.arguments)
+            strict = runtime.strict_arguments or self.strict_arguments
+            value = self.body.start(call, runtime, params, params.name, params.arguments, strict=strict)
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         return self._finish(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
@@ -234,7 +237,8 @@ class Tool:
             await self._allow(self.auth, call)
         self.body.authorize(call)
         try:
-            self.body.signature.bind(params.arguments, None)
+            strict = runtime.strict_arguments or self.strict_arguments
+            self.body.signature.bind(params.arguments, None, strict=strict)
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
 

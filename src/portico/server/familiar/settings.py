@@ -88,13 +88,14 @@ class RequestStateSecurity:
 
 # What theirs have to be told, and ours does by itself.
 NEEDLESS = frozenset(
-    {"mask_error_details", "dereference_schemas", "strict_input_validation", "include_fastmcp_meta", "debug",
+    {"mask_error_details", "dereference_schemas", "include_fastmcp_meta", "debug",
      "dependencies", "session_state_store", "client_log_level", "tasks", "subscriptions",
      "sampling_handler_behavior", "on_duplicate_resources", "on_duplicate_prompts", "warn_on_duplicate_resources",
      "warn_on_duplicate_prompts"}
 )  # fmt: skip
 _RENAMED = {
     "list_page_size": "page_size",
+    "strict_input_validation": "strict_arguments",
     "on_duplicate_tools": "on_duplicate",
     "warn_on_duplicate_tools": "on_duplicate",
 }

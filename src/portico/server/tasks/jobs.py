@@ -83,6 +83,11 @@ class Job(Struct, kw_only=True):
         return self.id, self.server, self.tool, bytes(self.arguments).decode(), self.owner, bytes(self.caller).decode()
 
     @property
+    def outcome_status(self) -> Status:
+        """Return the status for an operator: a completed job whose tool reported an error has failed."""
+        return "failed" if self.refused and self.status == "completed" else self.status
+
+    @property
     def ended(self) -> bool:
         return self.status in ("completed", "failed", "cancelled")
 
@@ -285,9 +290,16 @@ def sweep(tx: Transaction, now: int) -> int:
 # For the command line
 
 
+# As `Job.outcome_status` has it.
+_BY_OUTCOME = {
+    "completed": "where status = :status and refused = false",
+    "failed": "where (status = :status or (status = 'completed' and refused = true))",
+}
+
+
 def recent(tx: Transaction, status: str | None, most: int) -> list[Job]:
-    """The newest jobs of all servers that share the store."""
-    where = "" if status is None else "where status = :status"
+    """Return the newest jobs of all servers that share the store, optionally those with one `outcome_status`."""
+    where = "" if status is None else _BY_OUTCOME.get(status, "where status = :status")
     return tx.all(
         Job,
         f"select * from portico_job {where} order by created_at desc, id limit :most",
@@ -296,10 +308,17 @@ def recent(tx: Transaction, status: str | None, most: int) -> list[Job]:
 
 
 def find(tx: Transaction, id: str) -> Job | None:
-    """The job with this id, or with the only id that begins like this."""
+    """Return the job with this id, or with the only id that begins like this."""
+    found = matching(tx, id)
+    return found[0] if len(found) == 1 else None
+
+
+def matching(tx: Transaction, prefix: str, most: int = 2) -> list[Job]:
+    """Return jobs whose id begins like this; only one if it is a whole id, none for an empty prefix."""
     found = tx.all(
         Job,
-        "select * from portico_job where substr(id, 1, :length) = :id limit 2",
-        {"id": id, "length": len(id)},
+        "select * from portico_job where substr(id, 1, :length) = :id order by id limit :most",
+        {"id": prefix, "length": len(prefix), "most": most},
     )
-    return found[0] if len(found) == 1 else None
+    exact = [job for job in found if job.id == prefix]
+    return exact or (found if prefix else [])

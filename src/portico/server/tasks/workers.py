@@ -13,6 +13,14 @@ def new_worker() -> str:
     return f"{_place()}/{os.getpid()}.{_started(os.getpid()) or ''}/{secrets.token_hex(4)}"
 
 
+def shorten(worker: str) -> str:
+    """Return a worker's name for an operator: its host, its process and which engine, such as `web1/27135/b2a3f58e`."""
+    place, _, rest = worker.partition("/")
+    process, _, engine = rest.partition("/")
+    parts = (place.partition(":")[0], process.partition(".")[0], engine)
+    return "/".join(part for part in parts if part)
+
+
 def is_dead(worker: str) -> bool:
     """Whether a worker is known to have ended. Of those on other machines only the lease can tell."""
     place, _, rest = worker.partition("/")

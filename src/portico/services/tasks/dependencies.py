@@ -46,17 +46,19 @@ def blocks(tx: Transaction, id: str, most: int) -> list[str]:
     )
 
 
-def open_blockers(tx: Transaction, item: Item) -> list[str]:
-    """What it waits for: blockers of its own first, then those of what it is a part of."""
-    found: list[str] = []
+def open_blockers(tx: Transaction, item: Item) -> dict[str, str]:
+    """Return what a task waits for, each with the task that it blocks: this one first, then those that it is a part
+    of."""
+    found: dict[str, str] = {}
     for id in (item.id, *ancestors(tx, item.parent_id)):
-        found += tx.all(
+        for blocker in tx.all(
             str,
             "select blocker from work_item_blocker join work_item on work_item.id = blocker "
             "where item = :id and status <> 'completed' order by blocker",
             {"id": id},
-        )
-    return list(dict.fromkeys(found))
+        ):
+            found.setdefault(blocker, id)
+    return found
 
 
 def ancestors(tx: Transaction, parent: str | None) -> list[str]:
@@ -97,7 +99,8 @@ def allow(tx: Transaction, item: Item, wanted: str) -> None:
     has_open = item.children_open > 0 and wanted in NEEDS_CHILDREN
     if waits or has_open:
         children = _open_children(tx, item.id) if has_open else []
-        raise Waits(item.id, wanted, open_blockers(tx, item)[:SHOWN] if waits else [], children)
+        blockers = dict(islice(open_blockers(tx, item).items(), SHOWN)) if waits else {}
+        raise Waits(item.id, wanted, blockers, children)
 
 
 def _open_children(tx: Transaction, id: str) -> list[str]:

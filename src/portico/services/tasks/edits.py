@@ -245,7 +245,7 @@ def complete(tx: Transaction, id: str, result: str | None, edit: Edit) -> Item:
             return before
         raise NotNow(
             f"The task {id} is completed already, with another result. update_task changes the result.",
-            brief=f"task is completed: {id}",
+            brief=f"task is completed: {id} (with another result; update_task changes the result)",
             id=id,
             status="completed",
         )

@@ -16,12 +16,13 @@ TaskRefusal              its text is written for the model
 └── TaskStoreFailed      storage_error
 ```
 
-`brief` says the same in a few words, for clients that were written for another server.
+`brief` says the same in a few words, for clients that were written for another server. Its beginning stays as those
+clients know it; what blocks and what helps stands behind it in brackets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from portico import ToolError
@@ -66,7 +67,7 @@ class IllegalTransition(NotNow):
     def __init__(self, id: str, before: str, after: str, legal: Sequence[str]) -> None:
         super().__init__(
             f"The task {id} is {before} and cannot become {after}. From {before} it can become {_either(legal)}.",
-            brief=f"illegal transition: {before} to {after}",
+            brief=f"illegal transition: {before} to {after} (from {before} to {_either(legal)} only)",
             id=id,
             status=before,
             legal=list(legal),
@@ -76,17 +77,21 @@ class IllegalTransition(NotNow):
 class Waits(NotNow):
     code = "waiting"
 
-    def __init__(self, id: str, wanted: str, blockers: Sequence[str], children: Sequence[str]) -> None:
-        said = []
+    def __init__(self, id: str, wanted: str, blockers: Mapping[str, str], children: Sequence[str]) -> None:
+        """`blockers` maps each blocker to the task that has it: this one, or one that this is a part of."""
+        said, brief = [], []
         if blockers:
-            said.append(
-                f"It waits for {_some(blockers)}: complete that first, or take the blocker off with remove_blocker."
-            )
+            named = _some([one if of == id else f"{one} (blocks its parent {of})" for one, of in blockers.items()])
+            remedy = "complete that first, or take the blocker off with remove_blocker"
+            said.append(f"It waits for {named}: {remedy}.")
+            brief.append(f"blocked by {named}: {remedy}")
         if children:
-            said.append(f"Its children are not over: {_some(children)}. Complete, fail or delete them first.")
+            remedy = "complete, fail or delete them first"
+            said.append(f"Its children are not over: {_some(children)}. {remedy.capitalize()}.")
+            brief.append(f"open children {_some(children)}: {remedy}")
         super().__init__(
             f"The task {id} cannot become {wanted} yet. {' '.join(said)}",
-            brief=f"task is waiting: {id}",
+            brief=f"task is waiting: {id} ({'; '.join(brief)})",
             id=id,
             blockers=list(blockers),
             children=list(children),
@@ -115,7 +120,7 @@ class TaskClosed(NotNow):
     def __init__(self, id: str, status: str, wanted: str) -> None:
         super().__init__(
             f"The task {id} is {status}, so {wanted}. Reopen it first: update_task with status pending.",
-            brief=f"task is {status}: {id}",
+            brief=f"task is {status}: {id} (reopen it first: update_task with status pending)",
             id=id,
             status=status,
         )
@@ -129,7 +134,8 @@ class HasChildren(NotNow):
         super().__init__(
             f"The task {id} has {below}. Say what becomes of them: "
             "children=delete deletes them too, children=keep moves them up to where this task was.",
-            brief=f"task has children: {id}",
+            brief=f"task has children: {id} ({below}; pass children=delete to delete them too, or children=keep to "
+            "move them up)",
             id=id,
             children=list(children),
             count=count,
@@ -143,7 +149,7 @@ class ClaimedByOther(NotNow):
         super().__init__(
             f"The task {id} is with {holder!r} now, not with {worker!r}. A claim ends with its lease; next_task gives "
             "another task.",
-            brief=f"task is claimed by another worker: {id}",
+            brief=f"task is claimed by another worker: {id} (it is with {holder!r}, and its claim ends with its lease)",
             id=id,
             worker=holder,
         )
@@ -156,7 +162,7 @@ class TaskChanged(NotNow):
         super().__init__(
             f"The task {id} is at version {found}, and version {expected} was expected: it was changed since. "
             "Read it with get_task and try again with its version.",
-            brief=f"version conflict: {id}",
+            brief=f"version conflict: {id} (expected {expected}, it is {found}: read it again with get_task)",
             id=id,
             expected=expected,
             found=found,

@@ -237,6 +237,10 @@ class WorkItems:
         """The names of the lists there are, at most MOST_PROJECTS; empty is what stands in every one."""
         return await self.read(lambda tx: records.projects(tx, listing.MOST_PROJECTS))
 
+    async def elsewhere(self) -> dict[str, int]:
+        """Return the other lists and how many tasks each has, if the list of this project is empty."""
+        return await self.read(lambda tx: listing.elsewhere(tx, self.project))
+
     async def count(self, wanted: Wanted) -> int:
         wanted = replace(wanted, project=self.project)
         return await self.read(lambda tx: listing.count(tx, wanted, self._clock()))
@@ -270,9 +274,16 @@ class WorkItems:
     # Changing
 
     async def update(self, id: str, changes: Changes, *, lease: float | None = None, **by: Unpack[By]) -> Item:
-        """With `lease` the worker's claim lasts so many seconds from now on."""
+        """Change a task and return it. With `lease` the worker's claim lasts so many seconds from now on."""
+        return (await self.change(id, changes, lease=lease, **by))[1]
+
+    async def change(
+        self, id: str, changes: Changes, *, lease: float | None = None, **by: Unpack[By]
+    ) -> tuple[Item, Item]:
+        """Do the same, and return the task before and after."""
         change = partial(edits.update, id=id_in(id), changes=edits.checked(changes), lease=_lease(lease))
-        return await self._write(partial(change, edit=self._edit(**by)))
+        edit = self._edit(**by)
+        return await self._write(lambda tx: (records.get(tx, id_in(id)), change(tx, edit=edit)))
 
     async def add_note(self, id: str, text: str, **by: Unpack[By]) -> Item:
         text = inputs.note(text)

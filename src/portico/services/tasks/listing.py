@@ -32,6 +32,7 @@ LONGEST_CURSOR = 200
 # Of a number that is only said, not gone through.
 MOST_COUNTED = 100_000
 MOST_PROJECTS = 100
+MAX_COUNTED_ELSEWHERE = 1000
 _OPEN = "status in ('pending', 'in_progress')"
 
 
@@ -45,6 +46,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     ready: bool = False
     open: bool = False
     labels: tuple[str, ...] = ()
+    # Claimed or finished by this worker; empty: those that no worker has.
+    worker: str | None = None
     # Open ones that are due before this moment, or before now.
     due_before: int | None = None
     overdue: bool = False
@@ -77,6 +80,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
             values |= {"parent": self.parent_id} if self.parent_id else {}
         if self.blocked is not None:
             parts.append(f"blocked = true and {_OPEN}" if self.blocked else f"(blocked = false or not {_OPEN})")
+        if self.worker is not None:
+            parts.append("worker = :worker" if self.worker else "worker is null")
+            values |= {"worker": self.worker} if self.worker else {}
         if self.open:
             parts.append(_OPEN)
         if self.ready:
@@ -129,6 +135,16 @@ def projects(tx: Transaction, project: str) -> list[str]:
     if len(found) > MOST_PROJECTS:
         raise InvalidTask(f"There are more than {MOST_PROJECTS} projects. Name one of them.", some=found[:20])
     return found or [""]
+
+
+def elsewhere(tx: Transaction, project: str) -> dict[str, int]:
+    """Return the other lists and how many tasks each has, up to MAX_COUNTED_ELSEWHERE, if the list of this project is
+    empty."""
+    lists = records.projects(tx, MOST_PROJECTS)
+    if project == ALL or any(one in lists for one in ("", project)):
+        return {}
+    counted = "select count(*) from (select 1 from work_item where project = :list limit cast(:most as bigint)) counted"
+    return {one: tx.one(int, counted, {"list": one, "most": MAX_COUNTED_ELSEWHERE}) for one in lists}
 
 
 def ready(tx: Transaction, project: str, limit: int) -> list[Item]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +12,7 @@ from portico.services import moments, texts
 from portico.services.stored import copied
 from portico.services.tasks.edits import Deletion
 from portico.services.tasks.items import Counts, ItemHistory, TaskBackground, Waiting, WorkItems
-from portico.services.tasks.listing import Page, Tree
+from portico.services.tasks.listing import MAX_COUNTED_ELSEWHERE, Page, Tree
 from portico.services.tasks.records import COUNTED, NEVER, Item, TaskEvent
 from portico.services.tasks.states import Status
 
@@ -22,6 +22,7 @@ USUAL_NOTES = 20
 NOTHING_MORE = TaskBackground(blocked_by=[], notes=[], noted=0)
 # Of a field in a history, which get_task has whole.
 LONGEST_FIELD = 500
+MAX_LISTS_NAMED = 5
 _MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until", "due_at")
 
 
@@ -97,6 +98,7 @@ class TaskList(Struct, frozen=True, kw_only=True):
 
 class TaskPage(TaskList, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = field(default=None, name="nextCursor")
+    note: Annotated[str | None, "If this list is empty: which other lists there are"] = None
 
 
 class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -256,14 +258,26 @@ def lines(items: Iterable[Item], project: str = "") -> list[TaskLine]:
     return [line(one, project) for one in items]
 
 
-def listed(page: Page, project: str) -> TaskPage:
-    return TaskPage(count=len(page.items), tasks=lines(page.items, project), next_cursor=page.cursor)
+def listed(page: Page, project: str, elsewhere: Mapping[str, int] | None = None) -> TaskPage:
+    note = _elsewhere(elsewhere, project) if elsewhere else None
+    return TaskPage(count=len(page.items), tasks=lines(page.items, project), next_cursor=page.cursor, note=note)
 
 
-def nothing(counts: Counts) -> Next:
-    """Why there is nothing to do, so that a worker does not ask again and again."""
+def _elsewhere(lists: Mapping[str, int], project: str) -> str:
+    """Name the other lists and how many tasks each has."""
+    named = [
+        f"{name} ({count if count < MAX_COUNTED_ELSEWHERE else f'{count:,} or more'})" for name, count in lists.items()
+    ]
+    shown = ", ".join(named[:MAX_LISTS_NAMED]) + (", …" if len(named) > MAX_LISTS_NAMED else "")
+    here = f"The list of {project}" if project else "This list"
+    return f"{here} is empty. Other lists have tasks: {shown}. Pass project to use one of them, or * for all."
+
+
+def nothing(counts: Counts, elsewhere: Mapping[str, int] | None = None, project: str = "") -> Next:
+    """Say why there is nothing to do, so that a worker does not ask again and again."""
     if not counts.pending and not counts.in_progress:
-        return Next(found=False, note="There is nothing to do: no task is pending or in progress.")
+        others = f" {_elsewhere(elsewhere, project)}" if elsewhere else ""
+        return Next(found=False, note=f"There is nothing to do: no task is pending or in progress.{others}")
     if counts.ready:
         return Next(found=False, note=f"Nothing of this can be begun now. Of the whole list {counts.ready:,} can be.")
     said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -54,6 +54,7 @@ LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 LONGEST_WAIT_SECONDS = 600.0
 MOST_AT_ONCE = 1000
 MOST_NOTES_SHOWN = 200
+MAX_IDS_LOGGED = 5
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 WRITE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
@@ -232,7 +233,7 @@ class Tasks(StoredService[WorkItems]):
             add_labels=add_labels or (),
             remove_labels=remove_labels or (),
         )
-        after = await items.update(
+        before, after = await items.change(
             id,
             changes,
             worker=worker,
@@ -241,6 +242,8 @@ class Tasks(StoredService[WorkItems]):
             who=requester(ctx),
             reason=reason,
         )
+        if before.status != after.status:
+            ctx.info(f"{after.id} changed from {before.status} to {after.status}", SCHEME)
         return await results.details(items, after)
 
     async def delete_task(
@@ -265,6 +268,8 @@ class Tasks(StoredService[WorkItems]):
         gone = await items.delete(
             id, children=children, dry_run=dry_run, expected_version=expected_version, who=requester(ctx), reason=reason
         )
+        if not dry_run:
+            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_more(gone.deleted)}", SCHEME)
         return results.deleted(gone)
 
     # Looking
@@ -285,6 +290,9 @@ class Tasks(StoredService[WorkItems]):
             bool | None, "true: only open tasks that wait for a blocker; false: only those that do not"
         ] = None,
         labels: AllLabels = None,
+        worker: Annotated[
+            str | None, Meta(max_length=LONGEST_NAME, description='Only what this worker has or had; "": nobody')
+        ] = None,
         due_before: Annotated[
             str | None,
             Meta(
@@ -310,10 +318,13 @@ class Tasks(StoredService[WorkItems]):
             query=query,
             blocked=blocked,
             labels=inputs.labels(labels or ()),
+            worker=None if worker is None else inputs.name(worker) or "",
             due_before=None if due_before is None else inputs.moment(due_before),
             overdue=overdue,
         )
-        return results.listed(await items.page(wanted, limit=limit, cursor=cursor), items.project)
+        page = await items.page(wanted, limit=limit, cursor=cursor)
+        elsewhere = await items.elsewhere() if not page.items and cursor is None and _is_local(ctx) else None
+        return results.listed(page, items.project, elsewhere)
 
     async def get_task(
         self,
@@ -411,8 +422,10 @@ class Tasks(StoredService[WorkItems]):
         )
         taken = await self._upkeep.wait_for(partial(_taken_for_caller, items, take), wait)
         if taken is None:
-            return results.nothing(await items.counts())
-        ctx.debug(f"{taken.worker} took {taken.id}", SCHEME)
+            return results.nothing(
+                await items.counts(), await items.elsewhere() if _is_local(ctx) else None, items.project
+            )
+        ctx.info(f"{taken.worker} took {taken.id}", SCHEME)
         return results.Next(found=True, task=taken)
 
     async def add_note(
@@ -443,7 +456,7 @@ class Tasks(StoredService[WorkItems]):
         """Say that a task is done, and what came of it. What waited for it can go on."""
         items = await self.writable_store()
         done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=requester(ctx))
-        ctx.debug(f"Completed {done.id}", SCHEME)
+        ctx.info(f"Completed {done.id}", SCHEME)
         return await results.details(items, done)
 
     # Offering
@@ -465,7 +478,7 @@ class Tasks(StoredService[WorkItems]):
 TOOLS = (
     TaskToolRow("create_task", WRITE, "create", "1.1.0"),
     TaskToolRow("create_tasks", WRITE, "create_all", "1.1.0"),
-    TaskToolRow("list_tasks", READ, "list", "1.1.0"),
+    TaskToolRow("list_tasks", READ, "list", "1.2.0"),
     TaskToolRow("get_task", READ, "get", "1.1.0"),
     TaskToolRow("update_task", DESTROY, "update", "1.1.0"),
     TaskToolRow("delete_task", DESTROY, "delete"),
@@ -478,6 +491,16 @@ TOOLS = (
     TaskToolRow("task_tree", READ, "tree", "1.1.0"),
     TaskToolRow("task_history", READ, "history"),
 )
+
+
+def _is_local(ctx: Context) -> bool:
+    """Return whether the caller is the user of this machine, on stdio or in this process: only they are told which
+    other lists there are."""
+    return ctx.principal is None and ctx.address is None
+
+
+def _more(ids: Sequence[str]) -> str:
+    return f" and {len(ids) - MAX_IDS_LOGGED:,} more" if len(ids) > MAX_IDS_LOGGED else ""
 
 
 async def _taken_for_caller(items: WorkItems, take: Callable[[], Awaitable[Item | None]]) -> results.TaskDetails | None:
