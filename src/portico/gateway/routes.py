@@ -319,7 +319,7 @@ class Routes:
             if not upstream.personal:
                 raise ToolError(
                     f"{upstream.alias} has not answered yet. Try again later.",
-                    kind="ServiceUnavailable",
+                    kind="ToolExecutionError",
                     details={"upstream": upstream.alias},
                     retryable=True,
                 )
