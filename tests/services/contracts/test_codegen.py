@@ -199,7 +199,14 @@ def test_no_name_or_word_becomes_code() -> None:
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Import)
         if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) in ("TypedDict", "self._client.call_tool", "cast", "given.items")
+            assert ast.unparse(node.func) in (
+                "TypedDict",
+                "ToolVersions",
+                "self._versions.require",
+                "self._client.call_tool",
+                "cast",
+                "given.items",
+            )
 
 
 def test_hostile_names_type_check(tmp_path: Path) -> None:
