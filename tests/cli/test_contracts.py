@@ -25,7 +25,7 @@ Portico = Callable[..., Any]
 Write = Callable[..., Path]
 
 BUY = '''
-@server.tool(version="{version}")
+@server.tool(version="{version}", meta={{"portico/spec": {{"use_cases": ["Buy it."]}}}})
 def buy(product: Annotated[str, "What"]{more}) -> Annotated[dict[str, int], "How many of each"]:
     """{words}"""
     return {{}}
