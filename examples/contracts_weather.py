@@ -4,10 +4,12 @@ portico serve examples/contracts_weather.py
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from portico import Context, Server
-from portico.contracts import ContractContext, Contracts, failed
+from portico.contracts import ContractContext, Contracts, MCPToolResult, failed
 
 server = Server("weather", version="1.3.0")
 server.add(Contracts(rate=5, burst=20))
@@ -41,10 +43,20 @@ async def rain(city: Annotated[str, "A city, by its English name"], ctx: Context
     return Rain(city, RAIN[city])
 
 
-@server.tool(version="1.0.0", annotations={"readOnlyHint": True, "openWorldHint": False})
-async def cities() -> dict[str, Any]:
+class Cities(BaseModel):
+    """The data of a tool that says itself how a call ended."""
+
+    cities: list[str] = Field(description="Their English names", examples=[["Oslo", "Rome"]])
+
+
+@server.tool(
+    version="1.0.0",
+    annotations={"readOnlyHint": True, "openWorldHint": False},
+    meta={"portico/spec": {"use_cases": ["To find out which cities `rain` knows."]}},
+)
+async def cities() -> MCPToolResult[Cities]:
     """The cities that something is known about."""
-    return {"cities": sorted(RAIN)}
+    return MCPToolResult[Cities](data=Cities(cities=sorted(RAIN)), explanation=f"{len(RAIN)} cities.")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ Portico = Callable[..., Any]
 Write = Callable[..., Path]
 
 BUY = '''
-@server.tool(version="{version}")
+@server.tool(version="{version}", meta={{"portico/spec": {{"use_cases": ["Buy it."]}}}})
 def buy(product: Annotated[str, "What"]{more}) -> Annotated[dict[str, int], "How many of each"]:
     """{words}"""
     return {{}}
@@ -60,9 +60,21 @@ def test_a_specification_is_written_and_has_no_errors(contracts: Portico, shop: 
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "SPEC.md").read_text()
     assert "## Tool: `odd.buy`" in text
-    assert contracts("render", shop()).stdout == text
+    assert text.startswith(contracts("render", shop()).stdout.rstrip())
     linted = contracts("lint", "SPEC.md")
-    assert (linted.returncode, linted.stdout) == (0, "specifications: 0 errors, 0 warnings\n")
+    assert linted.returncode == 0
+    assert linted.stdout.splitlines()[-1].startswith("specifications: 0 errors, 0 warnings")
+
+
+def test_text_that_was_written_by_hand_is_preserved(contracts: Portico, shop: Portico, tmp_path: Path) -> None:
+    contracts("render", shop(), "--out", "SPEC.md")
+    file = tmp_path / "SPEC.md"
+    file.write_text(
+        file.read_text().replace("Operational notes:", "Ask Ann before you change this.\n\nOperational notes:")
+    )
+    done = contracts("render", shop(), "--out", "SPEC.md")
+    assert done.returncode == 0, done.stderr
+    assert file.read_text().count("Ask Ann before you change this.") == 1
 
 
 def test_code_is_written(contracts: Portico, shop: Portico, tmp_path: Path) -> None:
@@ -99,7 +111,8 @@ def test_what_is_wrong_has_its_line_in_each_form(contracts: Portico, shop: Porti
     plain = contracts("lint", "SPEC.md")
     assert plain.returncode == 1
     assert f"SPEC.md:{line}: error: odd.buy: 'one' is no semantic version X.Y.Z [version]" in plain.stdout
-    [said] = map(json.loads, contracts("lint", "SPEC.md", "--format", "json").stdout.splitlines())
+    report = map(json.loads, contracts("lint", "SPEC.md", "--format", "json").stdout.splitlines())
+    [said] = [one for one in report if one["severity"] == "error"]
     assert (said["file"], said["line"], said["severity"], said["rule"]) == ("SPEC.md", line, "error", "version")
     github = contracts("lint", "SPEC.md", "--format", "github").stdout.splitlines()
     assert github[0].startswith(f"::error file=SPEC.md,line={line},title=specification%3A version::odd.buy: ")
@@ -107,10 +120,10 @@ def test_what_is_wrong_has_its_line_in_each_form(contracts: Portico, shop: Porti
 
 def test_a_server_is_linted_by_what_would_be_rendered(contracts: Portico, server: Write) -> None:
     path = server("@server.tool\ndef look(x: int) -> int:\n    return x\n")
-    relaxed = contracts("lint", path)
-    assert relaxed.returncode == 0
-    assert "warning: odd.look: 'x' has no description in the schema [vocabulary]" in relaxed.stdout
-    assert contracts("lint", path, "--strict").returncode == 1
+    done = contracts("lint", path)
+    assert done.returncode == 1
+    assert "error: odd.look: 'x' has no description in the schema [vocabulary]" in done.stdout
+    assert "error: odd.look: no use cases are named [purpose]" in done.stdout
 
 
 def test_what_is_hidden_outside_the_tools_is_seen(contracts: Portico, server: Write) -> None:

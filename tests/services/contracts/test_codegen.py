@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from schemas_by_chance import ARGUMENTS, SCHEMAS
 
 from portico import Client, Server, ToolError
+from portico.client.versions import IncompatibleVersion
 from portico.services.contracts import asking
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.surface import surface
@@ -199,7 +200,14 @@ def test_no_name_or_word_becomes_code() -> None:
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Import)
         if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) in ("TypedDict", "self._client.call_tool", "cast", "given.items")
+            assert ast.unparse(node.func) in (
+                "TypedDict",
+                "ToolVersions",
+                "self._versions.require",
+                "self._client.call_tool",
+                "cast",
+                "given.items",
+            )
 
 
 def test_hostile_names_type_check(tmp_path: Path) -> None:
@@ -272,3 +280,26 @@ def test_a_type_that_contains_itself_without_a_name_is_anything() -> None:
     made = surface(contract, contract.tools)
     assert "-> str | list[Any] | dict[str, Any] | list[list[Any]]:" in python(made)
     assert "Promise<string | Array<unknown> | Record<string, unknown> | Array<Array<unknown>>>" in typescript(made)
+
+
+@pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18", "2026-07-28"])
+@pytest.mark.parametrize(
+    "version, is_refused", [("1.2.0", False), ("1.0.9", False), ("1.9.0", False), ("2.0.0", True), ("0.9.0", True)]
+)
+async def test_another_major_version_is_refused(version: str, is_refused: bool, revision: str) -> None:
+    def server(version: str) -> Server:
+        server = Server("mine", version="7.0.0")
+        server.tool(name="look", version=version)(lambda: {"a": 1})
+        return server
+
+    names: dict[str, Any] = {}
+    contract = await asking.contract_from(server("1.2.0"))
+    exec(compile(python(surface(contract, contract.tools)), "mine", "exec"), names)
+    async with Client(server(version), revision=revision) as client:
+        mine = names["Mine"](client)
+        # Before 2025-06-18 a list has no room for versions.
+        if not is_refused or revision < "2025-06-18":
+            await mine.look()
+            return
+        with pytest.raises(IncompatibleVersion, match=rf"look: .* version 1\.2\.0, .* version {version}"):
+            await mine.look()

@@ -391,7 +391,7 @@ def test_what_a_schema_leaves_unsaid_is_reported(property: dict[str, Any], messa
     of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
     text = swapped(of, f'"text": {json.dumps(property)}')
     severity = "warning" if "default of" in message else "error"
-    assert [one for one in messages(text, severity) if not one.startswith("`arguments`")] == [message]
+    assert message in messages(text, severity)
 
 
 @pytest.mark.parametrize(

@@ -317,3 +317,21 @@ def test_they_stand_in_a_module_of_the_name_that_the_standard_gives() -> None:
     assert mcp_schemas.MCPToolCall is MCPToolCall
     assert mcp_schemas.MCPToolResult is MCPToolResult
     assert mcp_schemas.MCPErrorDetail is MCPErrorDetail
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_are_finite(number: str) -> None:
+    value = float(number)
+    for kind, said in (
+        (MCPToolCall, f'{{"tool_name": "a.b", "arguments": {{"x": [{number}]}}}}'),
+        (MCPToolResult, f'{{"status": "success", "data": {{"x": {{"y": {number}}}}}}}'),
+        (MCPErrorDetail, f'{{"error_type": "a", "error_message": "b", "error_details": {{"x": {number}}}}}'),
+    ):
+        with pytest.raises(pydantic.ValidationError, match="finite"):
+            kind.model_validate_json(said)
+    request = MCPToolCall(tool_name="a.b", arguments={})
+    request.arguments["x"] = value
+    with pytest.raises(ValueError, match="finite"):
+        request.model_dump_json()
+    with pytest.raises(pydantic.ValidationError, match="finite"):
+        MCPToolResult(data={"x": value})

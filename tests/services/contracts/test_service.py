@@ -13,7 +13,8 @@ import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
-from portico.services.contracts import Contracts, jobs, lock
+from portico.contracts import MCPToolCall, call
+from portico.services.contracts import Contracts, definitions, jobs, lock
 from portico.services.contracts.definitions import contract_of
 from portico.services.contracts.lint import lint
 from portico.services.limits import Limiter
@@ -48,6 +49,13 @@ async def asked(server: Server, name: str, /, **arguments: Any) -> Any:
         return (await client.call_tool(name, arguments)).structured
 
 
+async def failing_batch(client: Client, *calls: dict[str, Any]) -> Any:
+    """Return the results of a batch in which every call fails, which is a failure with the results in its details."""
+    with pytest.raises(ToolError, match="results") as failure:
+        await client.call_tool("tools_batch", {"calls": list(calls)})
+    return failure.value.details["results"]
+
+
 # Specifications
 
 
@@ -77,8 +85,11 @@ async def test_our_own_tools_keep_to_the_rules(server: Server) -> None:
             if tool.name in OWN:
                 assert tool.input_schema["additionalProperties"] is False
                 assert tool.output_schema is not None
-                assert tool.meta == {"portico/version": "1.0.0", "portico/invocation": f"contracts.{tool.name}"}
-                assert (await client.call_tool("spec_lint", {"tool": tool.name})).structured["findings"] == []
+                assert tool.meta is not None
+                assert tool.meta["portico/invocation"] == f"contracts.{tool.name}"
+                assert definitions.parse(tool.meta["portico/version"])
+                report = (await client.call_tool("spec_lint", {"tool": tool.name})).structured
+                assert (report["errors"], report["warnings"]) == (0, 0)
 
 
 async def test_the_tools_are_listed_with_their_versions(server: Server) -> None:
@@ -99,7 +110,7 @@ async def test_the_tools_are_listed_with_their_versions(server: Server) -> None:
 
 async def test_a_specification_comes_in_three_forms(server: Server) -> None:
     markdown = await asked(server, "spec_get", tool="shop.buy")
-    assert lint(markdown["markdown"]) == []
+    assert {one.rule for one in lint(markdown["markdown"])} <= {"purpose", "examples", "vocabulary"}
     assert (await asked(server, "spec_render", tool="buy"))["markdown"] == markdown["markdown"]
     definition = (await asked(server, "spec_get", tool="buy", format="json"))["definition"]
     assert definition["name"] == "buy"
@@ -268,8 +279,25 @@ async def test_a_batch_runs_side_by_side_and_never_more_than_a_few_at_once() -> 
 
 async def test_a_batch_of_batches_is_refused(server: Server) -> None:
     inner = {"tool_name": "tools_batch", "arguments": {"calls": [{"tool_name": "count"}]}}
-    found = await asked(server, "tools_batch", calls=[inner])
-    assert "cannot be part of a batch" in found["results"][0]["error"]["error_message"]
+    async with Client(server) as client:
+        [found] = await failing_batch(client, inner)
+    assert "cannot be part of a batch" in found["error"]["error_message"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_batch_has_the_status_of_its_calls(server: Server, revision: str) -> None:
+    good, bad = {"tool_name": "count", "arguments": {}}, {"tool_name": "nothing", "arguments": {}}
+    wanted = {"success": [good, good], "partial_success": [good, bad], "failure": [bad, bad]}
+    async with Client(server, revision=revision) as client:
+        for status, calls in wanted.items():
+            result = await call(client, MCPToolCall(tool_name="contracts.tools_batch", arguments={"calls": calls}))
+            assert result.status == status
+            if result.error is None:
+                assert result.data is not None and len(result.data["results"]) == 2
+            else:
+                assert result.error.error_type == "ResourceNotFound"
+                assert isinstance(result.error.error_details, dict)
+                assert len(result.error.error_details["results"]) == 2
 
 
 async def test_a_batch_has_bounds(server: Server) -> None:
@@ -299,14 +327,14 @@ async def test_nobody_can_do_in_a_batch_what_they_may_not_do(shop: Server) -> No
         return "done"
 
     async with Client(shop, principal=Principal("ada", frozenset({"contracts:write"}))) as client:
-        found = (await client.call_tool("tools_batch", {"calls": [{"tool_name": "reign"}]})).structured
-        assert found["results"][0]["error"]["error_type"] == "PermissionError"
+        [found] = await failing_batch(client, {"tool_name": "reign"})
+        assert found["error"]["error_type"] == "PermissionError"
 
 
 async def test_a_tool_that_asks_has_to_be_called_by_itself(server: Server) -> None:
     async with Client(server, elicitation_handler=lambda question: {"value": True}) as client:
-        found = (await client.call_tool("tools_batch", {"calls": [{"tool_name": "ask"}]})).structured
-        assert found["results"][0]["status"] == "failure"
+        [found] = await failing_batch(client, {"tool_name": "ask"})
+        assert found["status"] == "failure"
         assert (await client.call_tool("ask")).text == "True"
 
 
@@ -511,7 +539,7 @@ async def test_consent_is_not_skipped_by_calling_from_the_inside(revision: str, 
     async with Client(shop, revision=revision, elicitation_handler=lambda question: {"value": "yes"}) as client:
         call = {"tool_name": "pay", "arguments": {"amount": 5}}
         if tool == "tools_batch":
-            result = (await client.call_tool(tool, {"calls": [call]})).structured["results"][0]
+            [result] = await failing_batch(client, call)
         else:
             job = (await client.call_tool(tool, call)).structured["job_id"]
             result = (await client.call_tool("tool_result", {"job_id": job, "wait": 30})).structured["result"]

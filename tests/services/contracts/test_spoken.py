@@ -59,6 +59,19 @@ async def test_each_status_is_told_as_it_is(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_explanation_of_a_failure_arrives(revision: str) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def fails() -> MCPToolResult:
+        return MCPToolResult(status="failure", error=LIMIT, explanation="Too many calls today.")
+
+    assert (await call(server, request("fails"))).explanation == "Too many calls today."
+    async with Client(server, revision=revision) as client:
+        assert (await call(client, request("fails"))).explanation == "Too many calls today."
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_failure_that_stands_in_the_text_alone(revision: str) -> None:
     """As servers say it that know the contract, and not our `_meta`."""
     server = Server("s")

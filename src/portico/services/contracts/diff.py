@@ -325,7 +325,11 @@ def migration(difference: Difference) -> str:
     said = ["# Migration"]
     for name in tools:
         said.append(f"## `{name}`{_steps(verdicts.get(name))}")
-        said.append("\n".join(f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}" for one in tools[name]))
+        lines = [f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}" for one in tools[name]]
+        # What takes the place of something that is gone is often new.
+        new = [one.reason for one in difference.changes if one.tool == name and one.level == "minor" and one.path]
+        lines += [f"- Also: {reason}." for reason in new if " is new" in reason]
+        said.append("\n".join(lines))
     return "\n\n".join(said) + "\n"
 
 
