@@ -163,8 +163,11 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 
 async def until_ready(url: str) -> None:
+    async def is_ready() -> bool:
+        return (await http_exchange("GET", f"{url}/readyz", headers=[], seconds=20, longest=1 << 20)).status == 200
+
     async with asyncio.timeout(60):
-        while (await http_exchange("GET", f"{url}/readyz", headers=[], seconds=20, longest=1 << 20)).status != 200:
+        while not await is_ready():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
