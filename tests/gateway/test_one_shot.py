@@ -149,7 +149,7 @@ async def test_call_to_an_upstream_that_never_answers_names_it() -> None:
     gateway = Gateway()
     gateway.add("hangs", HANGS, timeout=0.5)
     async with asyncio.timeout(PATIENCE), Client(gateway) as client:
-        with pytest.raises(ToolError, match="hangs (has not answered|does not answer)"):
+        with pytest.raises(ToolError, match=r"hangs (has not answered|does not answer)"):
             await client.call_tool("hangs_f")
 
 
@@ -173,7 +173,7 @@ async def test_process_that_never_answered_is_ended_immediately(monkeypatch: pyt
 async def test_applied_configuration_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "portico.gateway.configuration")
     file = tmp_path / "gateway.toml"
-    rule = '[[rule]]\nname = "all"\nallow = ["{}"]\n'
+    rule = '[[rule]]\ntool = "{}"\n'
     file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n[upstream.b]\ncommand = ["{DEAD}"]\n{rule.format("*")}')
     gateway = Gateway.load(file)
     async with gateway.lifespan(), asyncio.timeout(PATIENCE):
@@ -198,8 +198,8 @@ for line in sys.stdin:
     said = json.loads(line)
     if said.get("method") == "initialize":
         about = {"name": "x", "version": "1"}
-        send(id=said["id"], result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about})
-        waiting = None
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}
+        send(id=said["id"], result=result)
     elif said.get("method") == "notifications/initialized":
         send(id="roots", method="roots/list")
     elif said.get("id") == "roots":
@@ -217,6 +217,6 @@ async def test_roots_are_empty_outside_of_calls(tmp_path: Path) -> None:
     gateway = Gateway({"asks": [sys.executable, "-c", ASKS_FOR_ROOTS, str(answer)]})
     async with asyncio.timeout(PATIENCE), Client(gateway):
         await gateway.settle(PATIENCE)
-        while not answer.exists() or not answer.read_text():  # noqa: ASYNC110, ASYNC240
+        while not answer.exists() or not answer.read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert json.loads(answer.read_text()).get("result") == {"roots": []}  # noqa: ASYNC240
+    assert json.loads(answer.read_text()).get("result") == {"roots": []}

@@ -15,6 +15,7 @@ from portico.gateway.answers import OwnAnswers
 from portico.gateway.attribution import attribute
 from portico.gateway.bridge import Parked
 from portico.gateway.config import UpstreamSettings
+from portico.gateway.entries import LISTS
 from portico.gateway.places import LOCAL
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
@@ -201,6 +202,11 @@ class Lane:
             return next((one for one in self._held if _awaits(one.call, task)), None)
         return self._held[0] if self.in_flight == 1 else None
 
+    @property
+    def _serves_no_client(self) -> bool:
+        """Whether nothing is under way but lists, which the gateway asks for itself."""
+        return not self.passing and all(one.call.method in LISTS for one in self._held)
+
     async def _ask(self, question: Call) -> Any:
         """The answer of the gateway or of the client. Whatever cannot be put is refused with the reason."""
         if self._answers is not None and self._answers.takes(question.method):
@@ -209,13 +215,13 @@ class Lane:
                     return await self._answers.answer(question.method, question.params or None)
             except Refused as refusal:
                 raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
+        if question.method == "roots/list" and self._serves_no_client:
+            # Servers ask for roots when a session begins, which is before any client is served on it.
+            return ListRootsResult(roots=[])
         held = self._whose(question)
         if not on_own_stream.get() and any(one.call.method in ASKABLE for one in self._held):
             # Else it is a server that asks who is there, which says nothing of its tools.
             self._asked()
-        if held is None and question.method == "roots/list" and not self.in_flight:
-            # Servers ask for roots when a session begins, which is before any client is served on it.
-            return ListRootsResult(roots=[])
         if held is None:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
