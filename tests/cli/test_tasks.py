@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,18 @@ def test_next_waits_until_there_is_something_to_do(forks: Forks, surroundings: d
     finally:
         said, _ = waiting.communicate()
     assert json.loads(said)["description"] == "at last"
+
+
+def test_tasks_of_one_worker_are_listed_at_the_shell(shell: Shell) -> None:
+    (first,) = shell("add", "one", "-p", "1")
+    shell("add", "two")
+    shell("next", "--worker", "ann")
+    assert [one["id"] for one in shell("list", "--worker", "ann")] == [first["id"]]
+    assert shell("list", "--worker", "ben") == []
+
+
+def test_an_empty_list_names_other_lists_at_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell("add", "one", "--project", "/elsewhere")
+    with suppress(SystemExit):
+        main(["tasks", "list", "--project", "/here", "-o", "text"])
+    assert "Other lists have tasks: /elsewhere (1)." in capsys.readouterr().err

@@ -162,6 +162,27 @@ async def test_texts_for_numbers_and_booleans_are_refused(bossman: Any, tool: st
     assert (await bossman.call("list_tasks"))["result"]["isError"] is False
 
 
+async def test_a_refusal_names_what_blocks_and_what_helps(bossman: Any) -> None:
+    async def text(tool: str, **arguments: Any) -> str:
+        return str((await bossman.call(tool, **arguments))["result"]["content"][0]["text"])
+
+    first = json.loads(await text("create_task", description="first"))["id"]
+    second = json.loads(await text("create_task", description="second", blocked_by=[first]))["id"]
+    assert (await text("update_task", id=second, status="completed")) == (
+        f"error: task is waiting: {second} (blocked by {first}: complete that first, or take the blocker off with "
+        "remove_blocker)"
+    )
+
+
+async def test_status_changes_are_logged_once_a_level_is_set(bossman: Any) -> None:
+    assert (await bossman.child.request("logging/setLevel", {"level": "info"}))["result"] == {}
+    made = json.loads((await bossman.call("create_task", description="x"))["result"]["content"][0]["text"])
+    line = await bossman.exchange(calling("update_task", 4, id=made["id"], status="completed"))
+    told = json.loads(line)
+    assert told["method"] == "notifications/message"
+    assert told["params"]["data"] == f"{made['id']} changed from pending to completed"
+
+
 async def test_tools_of_the_service_that_bossman_has_not_are_not_there(bossman: Any) -> None:
     answer = await bossman.call("next_task")
     assert answer["error"]["message"] == "Unknown tool: next_task"

@@ -108,6 +108,8 @@ class TaskShell:
         self.given, self.printer = shell.arguments, shell.printer
         self.call, self.show = shell.call, shell.show
         self._service = service
+        # What an empty list says of other lists.
+        self._note: str | None = None
 
     async def act(self) -> int | None:
         change = CHANGES.get(self.given.action)
@@ -222,6 +224,8 @@ class TaskShell:
         given = self.given
         is_open = not given.all and given.status is None
         items, more = await self._listed(is_open)
+        if self._note and not items and self.printer.form != "json":
+            self.printer.aside(self._note)
         self.printer.rows(
             items, HEADINGS, _row, empty="There is nothing to do." if is_open else "There is no such task."
         )
@@ -233,6 +237,7 @@ class TaskShell:
         given, query = self.given, " ".join(self.given.words) or None
         parent = await self.parent()
         named = {"parent_id": parent, "query": query, "labels": given.add_labels, "project": given.project}
+        named["worker"] = given.worker
         wanted = {
             **named,
             "blocked": True if given.blocked else None,
@@ -251,6 +256,7 @@ class TaskShell:
         statuses = ["pending", "in_progress"] if is_open else [given.status]
         pages = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
         items = [one for page in pages for one in page["tasks"]]
+        self._note = pages[0].get("note")
         if given.overdue or given.due:
             items.sort(key=lambda one: (one["due_at"], one["id"]))
         else:

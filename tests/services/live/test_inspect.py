@@ -288,6 +288,11 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="class", typed="Poin")["values"][:2] == ["Point", "Point3"]
     assert "json" in ask(image, "complete", kind="package", typed="js")["values"]
     assert ask(image, "complete", kind="method", typed="dis", className="Point3")["values"] == ["distance"]
+    # Also by the name under which a package offers a class of one of its modules.
+    assert ask(image, "complete", kind="class", typed="json.JSOND")["values"][0] == "json.JSONDecoder"
+    assert "json.decoder.JSONDecoder" in ask(image, "complete", kind="class", typed="json.decoder.jsond")["values"]
+    assert ask(image, "complete", kind="class", typed="no_such_module.X") == {"values": [], "total": 0}
+    assert "loads" in ask(image, "complete", kind="method", typed="loa", className="json")["values"]
     everything = ask(image, "complete", kind="class", typed="")
     assert len(everything["values"]) == 100 < everything["total"]
     assert not [name for name in everything["values"] if name.startswith("_") or "._" in name]

@@ -397,3 +397,98 @@ async def test_what_happens_is_logged_to_a_client_that_wants_to_know(serving: Se
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
     id = await make(client)
     assert [(one.level, one.logger, one.data) for one in heard] == [("debug", "tasks", f"Created {id}")]
+
+
+async def test_status_changes_and_deletions_are_logged_at_info(serving: Serving) -> None:
+    heard: list[Any] = []
+    client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "info"})
+    first, second = await make(client), await make(client)
+    await said(client, "next_task", worker="ann")
+    await said(client, "update_task", id=first, status="pending")
+    # Neither of these changes a status.
+    await said(client, "update_task", id=first, status="pending")
+    await said(client, "update_task", id=first, priority=2)
+    await said(client, "complete_task", id=first)
+    await said(client, "delete_task", id=second, dry_run=True)
+    await said(client, "delete_task", id=second)
+    assert {(one.level, one.logger) for one in heard} == {("info", "tasks")}
+    assert [one.data for one in heard] == [
+        f"ann took {first}",
+        f"{first} changed from in_progress to pending",
+        f"Completed {first}",
+        f"Deleted {second}",
+    ]
+
+
+async def test_tasks_of_one_worker_are_listed(serving: Serving) -> None:
+    client = await serving()
+    mine, done, theirs, free = [await make(client, priority=n) for n in (1, 2, 3, 4)]
+    for worker in ("ann", "ann", "ben"):
+        await said(client, "next_task", worker=worker)
+    await said(client, "complete_task", id=done, worker="ann")
+
+    async def listed(**wanted: Any) -> list[str]:
+        return [one["id"] for one in (await said(client, "list_tasks", **wanted))["tasks"]]
+
+    assert await listed(worker=" ann ") == [mine, done]
+    assert await listed(worker="ann", status="in_progress") == [mine]
+    assert await listed(worker="ann", query="something", status="completed") == [done]
+    assert await listed(worker="ben") == [theirs]
+    assert await listed(worker="") == [free]
+    page = await said(client, "list_tasks", worker="ann", limit=1)
+    assert await listed(worker="ann", limit=1, cursor=page["nextCursor"]) == [done]
+
+
+async def test_an_empty_list_names_the_lists_of_other_projects(serving: Serving) -> None:
+    here, there = await serving(project="/a"), await serving(project="/b")
+    assert await said(there, "list_tasks") == {"count": 0, "tasks": []}
+    for _ in range(2):
+        await make(here)
+    empty = await said(there, "list_tasks")
+    assert (empty["count"], empty["tasks"]) == (0, [])
+    assert empty["note"] == (
+        "The list of /b is empty. Other lists have tasks: /a (2). Pass project to use one of them, or * for all."
+    )
+    assert "/a (2)" in (await said(there, "next_task"))["note"]
+    assert (await said(there, "list_tasks", project="/a"))["count"] == 2
+    # A list that only has nothing of what was asked for is not empty.
+    assert "note" not in await said(here, "list_tasks", status="failed")
+    assert "note" not in await said(there, "list_tasks", project="*", status="failed")
+
+
+async def test_other_lists_are_named_to_the_user_of_this_machine_alone(url: str) -> None:
+    server = Server("planning", version="1")
+    server.add(Tasks(url, project="/b"))
+
+    async with server.lifespan(), Client(server) as local:
+        await make(local, project="/a")
+        assert "note" in await said(local, "list_tasks")
+        async with Client(server, principal=Principal("ann", scopes=frozenset({"tasks:read"}))) as other:
+            assert "note" not in await said(other, "list_tasks")
+
+
+async def test_a_brief_error_names_the_blocker_and_the_remedy(serving: Serving) -> None:
+    client = await serving()
+    blocker, parent = await make(client), await make(client)
+    child = await make(client, parent_id=parent)
+    await said(client, "add_blocker", task_id=parent, blocked_by_id=blocker)
+    remedy = "complete that first, or take the blocker off with remove_blocker"
+
+    async def brief(tool: str, **arguments: Any) -> str:
+        return str((await refused(client, tool, **arguments))[1]["brief"])
+
+    waiting = await brief("update_task", id=child, status="in_progress")
+    assert waiting == f"task is waiting: {child} (blocked by {blocker} (blocks its parent {parent}): {remedy})"
+    both = await brief("update_task", id=parent, status="completed")
+    assert both == (
+        f"task is waiting: {parent} (blocked by {blocker}: {remedy}; "
+        f"open children {child}: complete, fail or delete them first)"
+    )
+    assert await brief("delete_task", id=parent) == (
+        f"task has children: {parent} (1 task below it ({child}); pass children=delete to delete them too, or "
+        "children=keep to move them up)"
+    )
+    await said(client, "update_task", id=blocker, status="failed")
+    again = await brief("update_task", id=blocker, status="completed")
+    assert again == "illegal transition: failed to completed (from failed to pending only)"
+    assert await brief("get_task", id=NOWHERE) == f"task not found: {NOWHERE}"

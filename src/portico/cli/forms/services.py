@@ -126,7 +126,7 @@ FORMS: dict[str, CommandForm] = {
                 flag("--parent", metavar="ID", help="what it is a part of; list: only its children"),
                 flag("--blocked-by", action="append", default=[], metavar="ID", help="of add: repeatable"),
                 flag("--context", metavar="TEXT", help="what a worker has to know"),
-                flag("--worker", metavar="NAME", help="who works on it (default: your user name)"),
+                flag("--worker", metavar="NAME", help="who works on it (default: your user name); list: only theirs"),
                 flag("--lease", type=int, metavar="SECONDS", help="of next and start: how long it is yours"),
                 flag("--wait", action="store_true", help="of next: until there is something to do"),
                 flag("-s", "--status", choices=("pending", "in_progress", "completed", "failed"), help="of list"),

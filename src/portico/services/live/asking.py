@@ -31,6 +31,7 @@ LONGEST_EXPRESSION = 256 * 1024
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 SessionName = Annotated[Name, "Whose names to use: each session has its own"]
 ClassName = Annotated[Name, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
+OwnerName = Annotated[Name, "A class or a module, such as json.decoder; __main__ for functions of the session"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
 
 READ = {"readOnlyHint": True, "openWorldHint": False}

@@ -10,7 +10,17 @@ from portico import Context, ToolResult, completion, prompt, resource, tool
 from portico.extend import Completion, GetPromptResult, InternalError, PromptMessage, TextContent
 from portico.schema import schema
 from portico.services.live import replies
-from portico.services.live.asking import CHANGE, READ, Asking, ClassName, Expression, Name, SessionName, owner
+from portico.services.live.asking import (
+    CHANGE,
+    READ,
+    Asking,
+    ClassName,
+    Expression,
+    Name,
+    OwnerName,
+    SessionName,
+    owner,
+)
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN
@@ -68,15 +78,15 @@ class Browsing(Asking):
         """A class: its superclass, fields, methods with their signatures, and documentation."""
         return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
 
-    @tool(version="1.1.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
+    @tool(version="1.2.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
     async def method_source(
         self,
         ctx: Context,
-        className: ClassName,
-        selector: Annotated[Name, "The name of the method"],
+        className: OwnerName,
+        selector: Annotated[Name, "The name of the method or function"],
         session: SessionName = MAIN,
     ) -> ToolResult:
-        """The source of a method, its own or an inherited one."""
+        """Return the source of a method, its own or an inherited one, or of a function of a module."""
         found = await self._read(
             ctx, replies.MethodSource, "method_source", session, className=className, selector=selector
         )
@@ -87,7 +97,7 @@ class Browsing(Asking):
         self,
         ctx: Context,
         pattern: NamePattern,
-        className: Annotated[Name | None, "Only in this class"] = None,
+        className: Annotated[Name | None, "Only in this class or module"] = None,
         includeSuper: Annotated[bool, "With what it inherits"] = False,
         session: SessionName = MAIN,
     ) -> replies.FoundMethods:

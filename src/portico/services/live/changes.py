@@ -1,4 +1,4 @@
-"""Methods that are changed in place: every object of the class has them at once, and all changes make a patch."""
+"""Methods and functions that are changed in place, a patch of all changes, and undoing one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from portico.services.live import inspect as questions
-from portico.services.live.definitions import Statement, origin, statements, with_method
+from portico.services.live.definitions import Statement, origin, statements, with_function, with_method
 from portico.services.live.display import of_class, shortened
 from portico.services.live.inspect import LONGEST_FILE, Json
 from portico.services.live.names import InspectionError, Names
@@ -25,6 +25,8 @@ MOST_TOLD = 20
 LONGEST_TOLD = 200
 LONGEST_PATCH = 512 * 1024
 _KEEPER = "__portico_body__"
+# In place of a member that was not there.
+ABSENT = object()
 # What a class with `__slots__` keeps the values of its objects in.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -40,6 +42,33 @@ class MethodChange:
     # What was there before; None if it is new, or cannot be told.
     before: str | None
     kind: str
+    # The member that was installed, and the one that it replaced; ABSENT if there was none.
+    installed: Any
+    previous: Any
+
+    def undo(self) -> None:
+        """Restore the member that was replaced. Raises InspectionError if another has replaced this one since."""
+        if of_class(self.cls, "__dict__").get(self.selector, ABSENT) is not self.installed:
+            raise InspectionError(_overwritten(self.class_name, self.selector))
+        if self.previous is ABSENT:
+            type.__delattr__(self.cls, self.selector)
+        else:
+            type.__setattr__(self.cls, self.selector, self.previous)
+        abc.update_abstractmethods(self.cls)
+
+    @property
+    def module(self) -> str:
+        return str(self.cls.__module__)
+
+    def written_into(self, text: str) -> str | None:
+        """Return the text of a module with this change in it; None if the class is not in that text."""
+        return with_method(text, self.class_name, self.source)
+
+    def origin(self, own: Mapping[str, list[Statement]]) -> tuple[str, str]:
+        """Return the name that a patch has for the session's definition, and the text of that."""
+        top = self.class_name.partition(".")[0]
+        made = origin(self.cls, own.get(top, []))
+        return f"{top}.py", "" if made is None else made.text
 
     @property
     def path(self) -> str:
@@ -65,6 +94,66 @@ class MethodChange:
         }
 
 
+@dataclass(frozen=True)
+class FunctionChange:
+    """A function that was given to a module."""
+
+    owner: types.ModuleType
+    selector: str
+    source: str
+    kind: str
+    installed: Any
+    previous: Any
+    # Where else the replaced function was bound, such as by `from module import name`.
+    bindings: tuple[tuple[dict[str, Any], str], ...]
+
+    def undo(self) -> None:
+        """Restore the function that was replaced. Raises InspectionError if another has replaced this one since."""
+        if vars(self.owner).get(self.selector, ABSENT) is not self.installed:
+            raise InspectionError(_overwritten(self.module, self.selector))
+        for namespace, name in self.bindings:
+            if namespace.get(name, ABSENT) is not self.installed:
+                continue  # it has another meaning there by now
+            if self.previous is ABSENT:
+                del namespace[name]
+            else:
+                namespace[name] = self.previous
+
+    @property
+    def module(self) -> str:
+        return self.owner.__name__
+
+    @property
+    def path(self) -> str:
+        """By which the module is found again."""
+        return self.module
+
+    @property
+    def class_name(self) -> str:
+        return self.module
+
+    def is_current(self, namespace: Mapping[str, Any]) -> bool:
+        """Return whether the function is still there. One that was defined again since has nothing of this."""
+        return self.module != "__main__" or self.selector in namespace
+
+    def written_into(self, text: str) -> str | None:
+        return with_function(text, self.source)
+
+    def origin(self, own: Mapping[str, list[Statement]]) -> tuple[str, str]:
+        # What was given to the session last is the change itself.
+        return f"{self.selector}.py", ""
+
+    def told(self) -> Json:
+        return {"className": self.module, "selector": self.selector, "kind": self.kind, "module": self.module}
+
+
+Change = MethodChange | FunctionChange
+
+
+def _overwritten(owner: str, selector: str) -> str:
+    return f"{owner}.{selector} was changed again since, by other code: define it instead of undoing the change."
+
+
 class _ClassBody:
     """In the place of a metaclass: the body of a class statement runs among the members of a class that is there."""
 
@@ -79,16 +168,20 @@ class _ClassBody:
         return members
 
 
-def define(names: Names, class_name: str, source: str, file: str) -> MethodChange:
-    """Compile a method as if it stood in the class, and put it there. `file` is what its text goes by."""
-    cls = names.find_class(class_name)
+def define(names: Names, class_name: str, source: str, file: str) -> Change:
+    """Compile a method as if it stood in the class, or a function in the module, and put it there. `file` is the name
+    of its text."""
+    owner = names.find_owner(class_name)
     function = _function(source, file)
+    if isinstance(owner, types.ModuleType):
+        return _define_function(names, owner, function, source, file)
+    cls = owner
     selector = _selector(cls, function.name)
     members = of_class(cls, "__dict__")
     if isinstance(members.get(selector), _SLOTS):
         raise InspectionError(f"{class_name}.{function.name} is where its objects keep a value, and no method.")
     before = _before(names, class_name, cls, selector)
-    known = selector in members
+    previous = members.get(selector, ABSENT)
     member = _compiled(cls, function, file, _globals(names, cls))[selector]
     if type(member) is type(members.get(selector)) is property:
         # Its other parts stand in the class still, below the one that is given anew.
@@ -102,7 +195,36 @@ def define(names: Names, class_name: str, source: str, file: str) -> MethodChang
         member.__set_name__(cls, selector)
     abc.update_abstractmethods(cls)
     full = of_class(cls, "__qualname__")
-    return MethodChange(cls, full, selector, source, before, "changed" if known else "added")
+    kind = "added" if previous is ABSENT else "changed"
+    return MethodChange(cls, full, selector, source, before, kind, member, previous)
+
+
+def _define_function(
+    names: Names, module: types.ModuleType, function: ast.stmt, source: str, file: str
+) -> FunctionChange:
+    """Bind the function in its module, and wherever the one that it replaces is bound."""
+    selector: str = function.name  # type: ignore[attr-defined]
+    namespace = vars(module)
+    made: dict[str, Any] = {}
+    # Among names of its own, so that a decorator that fails leaves the module as it was.
+    exec(compile(ast.Module([function], []), file, "exec", dont_inherit=True), namespace, made)
+    member, previous = made[selector], namespace.get(selector, ABSENT)
+    if issubclass(type(previous), type):
+        raise InspectionError(f"{module.__name__}.{selector} is a class. Evaluate its definition instead.")
+    bindings = [(namespace, selector)]
+    if previous is not ABSENT:
+        spaces = [names.namespace, *(vars(one) for _, one in names.loaded())]
+        bindings += [
+            (space, name)
+            for space in spaces
+            if type(space) is dict and space is not namespace
+            for name, value in list(space.items())
+            if value is previous and type(name) is str
+        ]
+    for space, name in bindings:
+        space[name] = member
+    kind = "added" if previous is ABSENT else "changed"
+    return FunctionChange(module, selector, source, kind, member, previous, tuple(bindings))
 
 
 def _selector(cls: type, name: str) -> str:
@@ -116,7 +238,7 @@ def _function(source: str, file: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     match compile(source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True):
         case ast.Module(body=[ast.FunctionDef() | ast.AsyncFunctionDef() as function]):
             return function
-    raise InspectionError("A method is one `def`, with its decorators, as it stands in the class.")
+    raise InspectionError("A method is one `def`, with its decorators, as it stands in the class or the module.")
 
 
 def _before(names: Names, class_name: str, cls: type, selector: str) -> str | None:
@@ -186,7 +308,23 @@ def _others(before: dict[str, int], now: dict[str, int]) -> list[str]:
 # As a patch
 
 
-def changes(made: Sequence[MethodChange], projects: Sequence[str]) -> Json:
+def undo(made: list[Change], owner: type | types.ModuleType, selector: str) -> Change:
+    """Undo the last change of this method or function, and take it out of the list. Raises InspectionError."""
+    for at in range(len(made) - 1, -1, -1):
+        change = made[at]
+        changed = change.cls if isinstance(change, MethodChange) else change.owner
+        if changed is owner and change.selector in (selector, _private(owner, selector)):
+            change.undo()
+            return made.pop(at)
+    known = ", ".join(dict.fromkeys(f"{one.class_name}.{one.selector}" for one in made[-MOST_TOLD:]))
+    raise InspectionError(f"{selector!r} was not changed here. Changed were: {known or 'none'}.")
+
+
+def _private(owner: type | types.ModuleType, selector: str) -> str:
+    return selector if isinstance(owner, types.ModuleType) else _selector(owner, selector)
+
+
+def changes(made: Sequence[Change], projects: Sequence[str]) -> Json:
     """The changes, and what they come to: one patch, in which what was changed twice stands once."""
     patch = "".join(_patches(made, projects))
     return {
@@ -196,13 +334,13 @@ def changes(made: Sequence[MethodChange], projects: Sequence[str]) -> Json:
     }
 
 
-def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]:
+def _patches(made: Sequence[Change], projects: Sequence[str]) -> list[str]:
     own = statements()
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for change in made:
         place, text, is_file = _written(change, own, projects)
-        changed = with_method(after.get(place, text), change.class_name, change.source)
+        changed = change.written_into(after.get(place, text))
         if changed is None:
             # Its class stands nowhere in a text: then the method does, by itself.
             place, is_file, changed = f"{change.class_name}.{change.selector}.py", False, change.source
@@ -211,19 +349,18 @@ def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]
     return [_diff(place, before[place], after[place]) for place in before]
 
 
-def _written(change: MethodChange, own: dict[str, list[Statement]], projects: Sequence[str]) -> tuple[str, str, bool]:
-    """Where the class of a change is written, as a patch names it, the text of that, and whether it is a file."""
-    top = change.class_name.partition(".")[0]
-    module = sys.modules.get(change.cls.__module__)
+def _written(change: Change, own: dict[str, list[Statement]], projects: Sequence[str]) -> tuple[str, str, bool]:
+    """Return where the class or module of a change is written, as a patch names it, its text, and whether it is a
+    file."""
+    module = sys.modules.get(change.module)
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py"):
-        made = origin(change.cls, own.get(top, []))
-        return f"{top}.py", "" if made is None else made.text, False
+        return *change.origin(own), False
     try:
         with open(path, encoding="utf-8") as file:
-            return _place(path, change.cls.__module__, projects), file.read(LONGEST_FILE), True
+            return _place(path, change.module, projects), file.read(LONGEST_FILE), True
     except (OSError, ValueError):
-        return f"{top}.py", "", False
+        return change.origin(own)[0], "", False
 
 
 def _place(path: str, module: str, projects: Sequence[str]) -> str:

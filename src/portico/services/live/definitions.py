@@ -144,6 +144,22 @@ def with_method(text: str, class_name: str, method: str) -> str | None:
     return "".join(lines)
 
 
+def with_function(text: str, function: str) -> str | None:
+    """Return the text of a module that has this function at its top, instead of the one it had or at its end."""
+    (new,) = parsed(function).body
+    if not isinstance(new, FUNCTIONS):
+        return None
+    lines = text.splitlines(keepends=True)
+    written = (function.strip("\n") + "\n").splitlines(keepends=True)
+    named = [node for node in parsed(text).body if isinstance(node, FUNCTIONS) and node.name == new.name]
+    if not named:
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        return "".join([*lines, *(["\n", "\n"] if lines else []), *written])
+    lines[first_line(named[-1]) - 1 : named[-1].end_lineno] = written
+    return "".join(lines)
+
+
 def _class(tree: ast.AST, path: list[str]) -> ast.ClassDef | None:
     for name in path:
         within = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)

@@ -21,7 +21,7 @@ from typing import Any
 
 from portico.services.live import inspect as questions
 from portico.services.live import saving
-from portico.services.live.changes import ClassWatch, MethodChange, changes, define
+from portico.services.live.changes import Change, ClassWatch, FunctionChange, changes, define, undo
 from portico.services.live.definitions import evaluations, failed_at, parsed, remember
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
@@ -54,7 +54,7 @@ class Interpreter:
         # The number of what it is asked, where a script has to say it.
         self.asked = 0
         self.projects = projects
-        self.changes: list[MethodChange] = []
+        self.changes: list[Change] = []
         # Bytes on their way out, and in: they travel in parts.
         self._saved, self._restoring = b"", bytearray()
         self._runner: Any = None
@@ -78,6 +78,7 @@ class Interpreter:
             "complete": self._about(questions.complete),
             "define_method": self.define_method,
             "list_changes": self.list_changes,
+            "undo_change": self.undo_change,
             "save": self.save,
             "saved_part": self.saved_part,
             "restore_part": self.restore_part,
@@ -227,7 +228,22 @@ class Interpreter:
         file = self._remember(source)
         change = define(self.names, className, "".join(linecache.cache[file][2]), file)  # type: ignore[misc]
         self.changes.append(change)
-        return change.told() | self.watch.changed()
+        return self._told(change)
+
+    def _told(self, change: Change) -> dict[str, Any]:
+        """Return a change as the server reads it, with what the subscribers of classes and methods are told."""
+        told = self.watch.changed()
+        if isinstance(change, FunctionChange):
+            told = {"changedClasses": {**told.get("changedClasses", {}), change.module: [change.selector]}}
+        return change.told() | told
+
+    def undo_change(self, className: str, selector: str) -> dict[str, Any]:
+        """Restore what a method or a function was before its last change."""
+        if not self.runs:
+            raise InspectionError("Nothing is changed here: evaluating is switched off.")
+        change = undo(self.changes, self.names.find_owner(className), selector)
+        kind = "removed" if change.kind == "added" else "restored"
+        return {**self._told(change), "kind": kind}
 
     def list_changes(self) -> dict[str, Any]:
         return changes([one for one in self.changes if one.is_current(self.namespace)], self.projects)

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain, islice
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -21,7 +21,16 @@ from types import (
 from typing import Any
 
 from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
-from portico.services.live.names import InspectionError, NameNotFound, Names, behind, is_computed, own_members, static
+from portico.services.live.names import (
+    InspectionError,
+    NameNotFound,
+    Names,
+    behind,
+    is_computed,
+    members_of,
+    own_members,
+    static,
+)
 from portico.services.live.projects import listed
 
 MOST_PACKAGES = 1000
@@ -184,8 +193,8 @@ def _subclasses(cls: type) -> list[str]:
     return [of_class(one, "__qualname__") for one in found[:MOST_ITEMS]]
 
 
-def _selectors(cls: type) -> Iterator[str]:
-    return (name for name, value in list(of_class(cls, "__dict__").items()) if _function(value) is not None)
+def _selectors(owner: type | ModuleType) -> Iterator[str]:
+    return (name for name, value in list(members_of(owner).items()) if _function(value) is not None)
 
 
 def _function(value: Any) -> Any:
@@ -209,11 +218,12 @@ def _is_bound(kind: type) -> bool:
     return any("__get__" in of_class(base, "__dict__") for base in of_class(kind, "__mro__"))
 
 
-def _method(cls: type, name: str) -> Json:
-    value = of_class(cls, "__dict__")[name]
+def _method(owner: type | ModuleType, name: str) -> Json:
+    value = members_of(owner)[name]
     kinds = {staticmethod: "static", classmethod: "class", property: "property", functools.cached_property: "property"}
     function = _function(value)
-    kind = kinds.get(type(value), "async" if _is_async(function) else "method")
+    plain = "function" if isinstance(owner, ModuleType) else "method"
+    kind = kinds.get(type(value), "async" if _is_async(function) else plain)
     return {"name": name, "kind": kind, "signature": _signature(function), "summary": _summary(function)}
 
 
@@ -302,19 +312,20 @@ def _assigned(init: FunctionType) -> Iterator[str]:
 
 
 def method_source(names: Names, className: str, selector: str) -> Json:
-    cls = names.find_class(className)
-    bases = of_class(cls, "__mro__")
+    """Return the source of a method of a class, its own or an inherited one, or of a function of a module."""
+    cls = names.find_owner(className)
+    bases = (cls,) if isinstance(cls, ModuleType) else of_class(cls, "__mro__")
     for owner in bases:
-        if selector in of_class(owner, "__dict__"):
+        if selector in members_of(owner):
             break
     else:
-        known = [name for base in bases for name in of_class(base, "__dict__")]
+        known = [name for base in bases for name in members_of(base)]
         raise NameNotFound(f"{className} has no {selector!r}.{names._meant(selector, known)}")
-    function = _function(of_class(owner, "__dict__")[selector])
+    member = members_of(owner)[selector]
+    function = _function(member)
     if function is None:
-        raise InspectionError(
-            f"{className}.{selector} is not a method, it is a {kind_name(of_class(owner, '__dict__')[selector])}."
-        )
+        word = "function" if isinstance(cls, ModuleType) else "method"
+        raise InspectionError(f"{className}.{selector} is not a {word}, it is a {kind_name(member)}.")
     try:
         if type(function) is not FunctionType:
             raise TypeError
@@ -326,21 +337,28 @@ def method_source(names: Names, className: str, selector: str) -> Json:
             f"{className}.{selector} {why}. {_signature(function)} {_summary(function)}".rstrip()
         ) from None
     return {
-        "className": of_class(cls, "__qualname__"),
+        "className": _owner_name(cls),
         "selector": selector,
-        "definedIn": of_class(owner, "__qualname__"),
+        "definedIn": str(function.__module__) if isinstance(cls, ModuleType) else _owner_name(owner),
         "kind": _method(owner, selector)["kind"],
         "line": line,
         "source": shortened(inspect.cleandoc("\n" + "".join(lines)), LONGEST_SOURCE),
     }
 
 
+def _owner_name(owner: type | ModuleType) -> str:
+    name: str = owner.__name__ if isinstance(owner, ModuleType) else of_class(owner, "__qualname__")
+    return name
+
+
 def search_methods(names: Names, pattern: str, className: str | None = None, includeSuper: bool = False) -> Json:
-    """Methods by a part of their name or a pattern with * and ?, of one class or of all."""
+    """Find methods by a part of their name or a pattern with * and ?: of one class, of all classes, or the functions
+    of one module."""
+    searched: list[tuple[str, type | ModuleType]]
     if className:
-        cls = names.find_class(className)
-        bases = of_class(cls, "__mro__") if includeSuper else (cls,)
-        searched = [(of_class(base, "__qualname__"), base) for base in bases]
+        cls = names.find_owner(className)
+        bases = of_class(cls, "__mro__") if includeSuper and not isinstance(cls, ModuleType) else (cls,)
+        searched = [(_owner_name(base), base) for base in bases]
     else:
         searched = list(names.classes())
     found: list[Json] = []
@@ -465,10 +483,13 @@ def complete(names: Names, kind: str, typed: str, className: str | None = None) 
     if kind == "package":
         candidates: Iterator[str] = (one["name"] for one in packages()["packages"])
     elif kind == "method":
-        cls = names.find_class(className or "")
-        candidates = (name for base in of_class(cls, "__mro__") for name in _selectors(base))
+        owner = names.find_owner(className or "")
+        bases = (owner,) if isinstance(owner, ModuleType) else of_class(owner, "__mro__")
+        candidates = (name for base in bases for name in _selectors(base))
     else:
-        candidates = (name for name, _ in names.classes())
+        # Also by the names under which a module offers classes that it has from elsewhere.
+        offered = names.member_classes(typed.rpartition(".")[0]) if "." in typed else iter(())
+        candidates = chain(offered, (name for name, _ in names.classes()))
     fitting = dict.fromkeys(
         name
         for name in candidates

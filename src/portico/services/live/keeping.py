@@ -18,9 +18,10 @@ from portico.services.live.asking import (
     DESTROY,
     READ,
     Asking,
-    ClassName,
     Expression,
     LiveError,
+    Name,
+    OwnerName,
     SessionName,
     owner,
 )
@@ -39,15 +40,16 @@ class Keeping(Asking):
 
     _saved: SavedSessions | None = None
 
-    @tool(annotations=CHANGE)
+    @tool(annotations=CHANGE, version="1.1.0")
     async def define_method(
         self,
         ctx: Context,
-        className: ClassName,
-        source: Annotated[Expression, "One `def` with its decorators, as it would stand in the class"],
+        className: OwnerName,
+        source: Annotated[Expression, "One `def` with its decorators, as it would stand in the class or module"],
         session: SessionName = MAIN,
     ) -> replies.ChangedMethod:
-        """Give a class a method, or another in place of the one it has. Objects that are there have it at once."""
+        """Give a class a method, or a module a function, replacing the one it has. Existing objects and modules that
+        imported the function use the new one immediately."""
         asked = {"className": className, "source": source}
         told = await self._read(ctx, replies.DefinedMethod, "define_method", session, **asked)
         self._changed(ctx, session, told.changed_classes)
@@ -58,6 +60,20 @@ class Keeping(Asking):
         """The methods that were changed in place, and a patch that makes the same changes to the source."""
         found = await self._read(ctx, replies.ChangedMethods, "list_changes", session)
         return ToolResult(content=found.patch or "Nothing was changed.", structured=found)
+
+    @tool(annotations=CHANGE)
+    async def undo_change(
+        self,
+        ctx: Context,
+        className: OwnerName,
+        selector: Annotated[Name, "The name of the method or function"],
+        session: SessionName = MAIN,
+    ) -> replies.ChangedMethod:
+        """Undo the last change of a method or function that define_method made, and restore the one before it."""
+        asked = {"className": className, "selector": selector}
+        told = await self._read(ctx, replies.DefinedMethod, "undo_change", session, **asked)
+        self._changed(ctx, session, told.changed_classes)
+        return replies.ChangedMethod(told.class_name, told.selector, told.kind, told.module)
 
     @tool(annotations=DESTROY)
     async def save_session(self, ctx: Context, name: SavedName, session: SessionName = MAIN) -> SavedSession:

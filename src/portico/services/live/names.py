@@ -107,6 +107,36 @@ class Names:
             f"There is no class {one_line(name, 60)!r}.{self._meant(name, (full for full, _ in self.classes()))}"
         )
 
+    def find_owner(self, name: str) -> type | ModuleType:
+        """Return the class with this name, or else the module: `__main__` is the session. Raises InspectionError."""
+        if name == "__main__":
+            found = sys.modules.get(name)
+            if found is not None and vars(found) is self.namespace:
+                return found
+            raise InspectionError("The functions of an application are those of its modules: name one of them.")
+        found = self._find(name)
+        if type(found) is ModuleType:
+            return found
+        try:
+            return self.find_class(name)
+        except InspectionError as refusal:
+            if found is not _MISSING:
+                raise
+            try:
+                return self.module(name)
+            except InspectionError:
+                raise refusal from None
+
+    def member_classes(self, name: str) -> Iterator[str]:
+        """Return the classes that a module or a class has under its own name, wherever they are defined."""
+        try:
+            owner = self.find_owner(name)
+        except InspectionError:
+            return
+        for member, value in list(members_of(owner).items()):
+            if type(member) is str and issubclass(type(value), type):
+                yield f"{name}.{member}"
+
     def _find(self, name: str) -> Any:
         parts = name.split(".")
         if not name or len(name) > LONGEST_NAME or not all(part.isidentifier() for part in parts):
@@ -229,6 +259,12 @@ def behind(found: Any) -> Any:
     """The function of a static or class method, whatever a subclass of those does when it is asked."""
     owner = staticmethod if issubclass(type(found), staticmethod) else classmethod
     return vars(owner)["__func__"].__get__(found)
+
+
+def members_of(owner: type | ModuleType) -> Mapping[str, Any]:
+    """Return what a class or a module has itself."""
+    members: Mapping[str, Any] = vars(owner) if type(owner) is ModuleType else of_class(cast("type", owner), "__dict__")
+    return members
 
 
 def _is_of(cls: type, module: Any) -> bool:

@@ -237,9 +237,9 @@ class Completions(Struct):
 class ChangedMethod(Struct, rename="camel"):
     """A method that was changed in place."""
 
-    class_name: Annotated[str, "Whose method it is"]
+    class_name: Annotated[str, "The class or module that has it"]
     selector: Annotated[str, "Its name"]
-    kind: Annotated[str, "changed, or added"]
+    kind: Annotated[str, "changed or added; of an undone change, restored or removed"]
     module: Annotated[str, "Where its class is defined"]
 
 

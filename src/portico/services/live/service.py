@@ -40,7 +40,7 @@ USUAL = (
     "list_sessions",
     "reset_session",
 )
-CHANGING = ("define_method", "list_changes")
+CHANGING = ("define_method", "list_changes", "undo_change")
 SAVING = (
     "save_session",
     "restore_session",
