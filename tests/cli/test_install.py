@@ -371,11 +371,11 @@ def test_plain_json_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -
 
 async def test_the_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
     seen: list[str | None] = []
-    server = Server("far", instructions="Ask far away.")
+    server = Server("far", instructions="Ask far away.", headers=["x-key"])
 
     @server.tool
     def greet(name: str) -> str:
-        seen.append(get_http_headers(include_all=True).get("x-key"))
+        seen.append(get_http_headers().get("x-key"))
         return f"Hello, {name}!"
 
     async with served(server) as url:

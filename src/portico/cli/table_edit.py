@@ -46,7 +46,8 @@ def drop_toml(text: str, path: Path) -> str:
     _check_mapping(before, path[0])
     if path[1] not in before.get(path[0], {}):
         return text
-    lines = text.splitlines(keepends=True)
+    # Not by `splitlines`, which knows more line ends than TOML.
+    lines = re.split(r"(?<=\n)", text)
     kept: list[str] = []
     for header, part in _toml_tables(lines):
         if header is None or header[:2] != list(path):
@@ -148,7 +149,7 @@ def put_yaml(text: str, path: Path, value: dict[str, Any]) -> str:
     """Return the text with this entry as the last one of its section, instead of the one it has."""
     before = read_yaml(text)
     _check_mapping(before, path[0])
-    lines = (drop_yaml(text, path) if path[1] in (before.get(path[0]) or {}) else text).splitlines()
+    lines = _lines(drop_yaml(text, path) if path[1] in (before.get(path[0]) or {}) else text)
     section = _yaml_section(lines, path[0])
     if section is None:
         lines = [*lines, f"{path[0]}:"]
@@ -166,7 +167,7 @@ def drop_yaml(text: str, path: Path) -> str:
     _check_mapping(before, path[0])
     if path[1] not in (before.get(path[0]) or {}):
         return text
-    lines = text.splitlines()
+    lines = _lines(text)
     section = _yaml_section(lines, path[0])
     if section is None:
         raise InvalidConfiguration(_UNSAFE)
@@ -187,6 +188,10 @@ def drop_yaml(text: str, path: Path) -> str:
     if not expected[path[0]] and after.get(path[0], 0) is None:
         expected[path[0]] = None
     return _verified(changed, after, expected)
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _yaml_section(lines: list[str], name: str) -> tuple[int, int] | None:
