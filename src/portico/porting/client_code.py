@@ -77,7 +77,7 @@ class ClientSurvey(cst.CSTVisitor):
     def __init__(self) -> None:
         self.notes: list[ClientNote] = []
         # `result.data.name`, to become `result.data["name"]`.
-        self.fields: set[cst.Attribute] = set()
+        self.fields: dict[cst.Attribute, int] = {}
         self.renamed: dict[cst.Attribute, str] = {}
         self.raw_calls: set[cst.Call] = set()
         # By the function, or None: names that hold clients, results, and values out of results.
@@ -205,7 +205,7 @@ class ClientSurvey(cst.CSTVisitor):
         parent = self.get_metadata(ParentNodeProvider, node, None)
         called = isinstance(parent, cst.Call) and parent.func is node
         if not called and name not in _OF_VALUES and self._is_value(node.value):
-            self.fields.add(node)
+            self.fields[node] = self._line(node)
 
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "call_tool_mcp":
@@ -215,7 +215,7 @@ class ClientSurvey(cst.CSTVisitor):
                 if arg.keyword is not None and arg.keyword.value in _PARAMETERS:
                     self._handlers.append((arg.keyword.value, arg.value))
 
-    def finish(self) -> None:
+    def leave_Module(self, original_node: cst.Module) -> None:
         """Look at the handlers, which may be defined behind the client that they are given to."""
         for option, handler in self._handlers:
             wanted, advice = _PARAMETERS[option]
@@ -229,13 +229,14 @@ class ClientSurvey(cst.CSTVisitor):
                 self._note(made, option, advice)
 
     def _note(self, node: cst.CSTNode, what: str, advice: str) -> None:
-        line = int(self.get_metadata(PositionProvider, node).start.line)
-        self.notes.append(ClientNote(line, what, advice))
+        self.notes.append(ClientNote(self._line(node), what, advice))
+
+    def _line(self, node: cst.CSTNode) -> int:
+        return int(self.get_metadata(PositionProvider, node).start.line)
 
     def field_notes(self) -> Iterator[ClientNote]:
-        """For a file that is not rewritten: the fields that would have been."""
-        for node in self.fields:
-            line = int(self.get_metadata(PositionProvider, node).start.line)
+        """Return the fields to change by hand, for a file that is not rewritten."""
+        for node, line in self.fields.items():
             name = node.attr.value
             yield ClientNote(line, f".{name}", f'`data` is a dict here: write ["{name}"], or pass returns=TYPE')
 

@@ -66,7 +66,6 @@ def rewrite(source: bytes) -> Rewritten:
         wrapper.visit(clients)
         return Rewritten(source, sorted({ByHand(*note) for note in clients.field_notes()}))
     wrapper.visit(clients)
-    clients.finish()
     plan = RewritePlan(survey, clients)
     tree = wrapper.visit(Rewriting(plan))
     if plan.leave_out_unused(tree.code):
