@@ -25,6 +25,7 @@ LOADED = re.compile(
 # Of the public modules, and what its page says first.
 REFERENCE = {
     "portico": "The names for everybody: `from portico import Server`.",
+    "errors": "The exceptions to catch: `from portico.errors import TimedOut`.",
     "extend": "The names for those who build on Portico: `from portico.extend import Handler`.",
 }
 

@@ -34,6 +34,7 @@ FLOORS = {
     "gateway": 4.2,
     "faces": 4.3,
     "client": 4.4,
+    "errors": 4.5,
     "extend": 4.5,
     "services": 5,
     "porting": 5,

@@ -19,7 +19,7 @@ SERVICES = ROOT / "src" / "portico" / "services"
 EXAMPLES = ROOT / "examples"
 FILES = [*sorted(SERVICES.rglob("*.py")), *sorted(EXAMPLES.rglob("*.py"))]
 
-DOORS = ("portico", "portico.extend", "portico.schema", "portico.auth", "portico.contracts")
+DOORS = ("portico", "portico.errors", "portico.extend", "portico.schema", "portico.auth", "portico.contracts")
 OFFERED = ("memory", "tasks", "system", "live", "contracts", "code")
 
 # What is no public name, and may be imported all the same.

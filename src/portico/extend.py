@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         FileTrail as FileTrail, trail_parts as trail_parts, verify_trail as verify_trail,
     )
     from portico.auth.principal import Principal as Principal
+    from portico.client.hearing import LogMessage as LogMessage
     from portico.client.listen import Change as Change
     from portico.client.skills import (
         SkillMismatch as SkillMismatch, list_skills as list_skills, read_skill as read_skill,
@@ -158,6 +159,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.access.audit.records": ("CallRecord",),
     "portico.access.audit.trail": ("FileTrail", "trail_parts", "verify_trail"),
     "portico.auth.principal": ("Principal",),
+    "portico.client.hearing": ("LogMessage",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
     "portico.faces.face": ("ServerFace",),

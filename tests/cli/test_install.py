@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import sys
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.cli import forms, install, jsonc
+from portico import Server, get_http_headers
+from portico.cli import forms, install, jsonc, table_edit
 from portico.cli.main import main
 from portico.client.client import Client
-from portico.wire.errors import UsageError
+from portico.server.endpoint import exchange
+from portico.transport.http.exchange import Settings
+from portico.transport.http.listener import Listener
+from portico.wire.errors import TransportError, UsageError
 
 CURSOR = Path(".cursor/mcp.json")
 HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello.py"
@@ -54,6 +62,9 @@ def test_nothing_is_written_unless_it_is_asked_for(home: Path, capsys: pytest.Ca
         ("claude-code", ".claude.json", "mcpServers", True),
         ("cursor", ".cursor/mcp.json", "mcpServers", False),
         ("vscode", ".config/Code/User/mcp.json", "servers", True),
+        ("windsurf", ".codeium/windsurf/mcp_config.json", "mcpServers", False),
+        ("zed", ".config/zed/settings.json", "context_servers", False),
+        ("gemini", ".gemini/settings.json", "mcpServers", False),
     ],
 )
 def test_each_client_has_its_file(home: Path, client: str, path: str, key: str, says_type: bool) -> None:
@@ -188,7 +199,7 @@ def test_a_client_without_projects_says_so(home: Path, capsys: pytest.CaptureFix
 
 
 def test_every_client_that_can_be_typed_is_known() -> None:
-    assert tuple(install.PLACES) == forms.FORMS["install"].words[0].options["choices"]
+    assert (*install.PLACES, install.JSON) == forms.FORMS["install"].words[0].options["choices"]
 
 
 async def test_what_was_installed_starts_and_answers(home: Path) -> None:
@@ -196,6 +207,287 @@ async def test_what_was_installed_starts_and_answers(home: Path) -> None:
     main(["install", "cursor", "--name", "hello", "--write", "--", str(HELLO)])
     async with Client(f"{home / CURSOR}:hello") as client:
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+
+
+# Names
+
+
+def entries(path: Path, key: str = "mcpServers") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())[key]
+    return found
+
+
+@pytest.mark.parametrize(
+    "source, target, name",
+    [
+        ('mcp = Server("Weather of Oslo")', "w.py", "Weather-of-Oslo"),
+        ('server = portico.Server(name="weather")', "w.py", "weather"),
+        ('a = Server("one")\nb = Server("two")', "w.py:b", "two"),
+        ('a = Server("one")\nb = Server("two")', "w.py", "w"),
+        ("mcp = Server(NAME)", "sub/w.py", "w"),
+        ("this is not Python", "w.py", "w"),
+        ("", "my.package.weather:server", "weather"),
+        ("", "my-gateway.toml", "my-gateway"),
+        ("", "http://127.0.0.1:8080/mcp", "localhost-8080"),
+        ("", "https://mcp.example.com/x", "mcp-example-com"),
+    ],
+)
+def test_an_entry_is_named_after_its_server(home: Path, source: str, target: str, name: str) -> None:
+    write(Path("w.py"), source)
+    write(Path("sub/w.py"), source)
+    assert install.default_name([target]) == name
+
+
+def test_no_code_is_run_to_find_the_name(home: Path) -> None:
+    write(Path("w.py"), 'open("run", "w")\nserver = Server("quiet")')
+    main(["install", "cursor", "--write", "--", "w.py"])
+    assert not Path("run").exists()
+    assert list(entries(home / CURSOR)) == ["quiet"]
+
+
+def test_two_servers_are_two_entries(home: Path) -> None:
+    write(Path("w.py"), "")
+    main(["install", "cursor", "--write"])
+    main(["install", "cursor", "--write", "--", "w.py"])
+    assert list(entries(home / CURSOR)) == ["portico", "w"]
+
+
+@pytest.mark.parametrize("client", ["cursor", "codex", "goose"])
+def test_another_server_of_the_same_name_is_only_replaced_on_request(
+    home: Path, capsys: pytest.CaptureFixture[str], client: str
+) -> None:
+    write(Path("a/w.py"), "")
+    write(Path("b/w.py"), "")
+    main(["install", client, "--write", "--", "a/w.py"])
+    path = install.PLACES[client]["user"].path()
+    before = path.read_text()
+    with pytest.raises(SystemExit) as left:
+        main(["install", client, "--write", "--", "b/w.py"])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert "--replace" in said and "--name" in said and "a/w.py" in said
+    assert path.read_text() == before
+    main(["install", client, "--write", "--replace", "--", "b/w.py"])
+    assert "b/w.py" in path.read_text() and "a/w.py" not in path.read_text()
+
+
+def test_settings_that_the_user_added_to_the_same_server_stay(home: Path) -> None:
+    main(["install", "cursor", "--write", "--env", "A=1"])
+    path = home / CURSOR
+    said = json.loads(path.read_text())
+    said["mcpServers"]["portico"] |= {"disabled": True, "env": {"A": "1", "KEY": "mine"}}
+    path.write_text(json.dumps(said))
+    main(["install", "cursor", "--write", "--env", "B=2"])
+    entry = entries(path)["portico"]
+    assert entry["disabled"] is True and entry["env"] == {"A": "1", "KEY": "mine", "B": "2"}
+
+
+@pytest.mark.parametrize("word", ["A", "=1", "A\0=1"])
+def test_an_environment_variable_needs_a_name_and_a_value(home: Path, word: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["install", "cursor", "--env", word])
+    assert left.value.code == 2
+
+
+# URLs
+
+
+@asynccontextmanager
+async def served(server: Server) -> AsyncIterator[str]:
+    listener = Listener(exchange(server, Settings()))
+    [(host, port, *_)] = await listener.start("127.0.0.1", 0)
+    try:
+        async with server.lifespan():
+            yield f"http://{host}:{port}/mcp"
+    finally:
+        await listener.stop(0)
+
+
+URL = "http://127.0.0.1:8080/mcp"
+
+
+@pytest.mark.parametrize(
+    "client, expected",
+    [
+        ("claude-code", {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}}),
+        ("cursor", {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}}),
+        ("vscode", {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}}),
+        ("windsurf", {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}}),
+        ("gemini", {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}}),
+        ("codex", {"url": URL, "bearer_token_env_var": "TOKEN"}),
+    ],
+)
+def test_a_url_is_written_as_the_client_has_it(
+    home: Path, client: str, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "the-secret")
+    main(["install", client, "--write", "--token-env", "TOKEN", "--", URL])
+    place = install.PLACES[client]["user"]
+    text = place.path().read_text()
+    assert install.EDITORS[place.format].read(text)[place.key] == {"localhost-8080": expected}
+    assert "the-secret" not in text
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "zed", "goose"])
+def test_a_client_that_cannot_write_it_starts_a_bridge(home: Path, client: str) -> None:
+    main(["install", client, "--write", "--token-env", "TOKEN", "--", URL])
+    place = install.PLACES[client]["user"]
+    (entry,) = install.EDITORS[place.format].read(place.path().read_text())[place.key].values()
+    assert entry["args"][-4:] == ["serve", URL, "--header", "Authorization: Bearer ${TOKEN}"]
+
+
+@pytest.mark.parametrize("client, member", [("zed", "url"), ("goose", "uri")])
+def test_a_url_without_a_secret_is_native_there_too(home: Path, client: str, member: str) -> None:
+    main(["install", client, "--write", "--", URL])
+    place = install.PLACES[client]["user"]
+    (entry,) = install.EDITORS[place.format].read(place.path().read_text())[place.key].values()
+    assert entry[member] == URL and "command" not in entry and "cmd" not in entry
+
+
+def test_codex_has_members_for_headers(home: Path) -> None:
+    main(["install", "codex", "--write", "--header", "X-Team: a", "--header", "X-Key: ${KEY}", "--", URL])
+    said = (home / ".codex/config.toml").read_text()
+    (entry,) = tomllib.loads(said)["mcp_servers"].values()
+    assert entry == {"url": URL, "http_headers": {"X-Team": "a"}, "env_http_headers": {"X-Key": "KEY"}}
+
+
+@pytest.mark.parametrize(
+    "words", [["--env", "A=1", "--", URL], ["--", URL, "--read-only"], ["--header", "A: b"], ["--token-env", "T"]]
+)
+def test_options_that_do_not_fit_the_target_are_refused(home: Path, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["install", "cursor", *words])
+    assert left.value.code == 2
+
+
+def test_plain_json_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("w.py"), "")
+    main(["install", "json", "--env", "A=1", "--", "w.py"])
+    (entry,) = json.loads(capsys.readouterr().out)["mcpServers"].values()
+    assert entry["args"][-1] == os.path.abspath("w.py") and entry["env"] == {"A": "1"}
+    with pytest.raises(SystemExit):
+        main(["install", "json", "--write"])
+
+
+async def test_the_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
+    seen: list[str | None] = []
+    server = Server("far", instructions="Ask far away.", headers=["x-key"])
+
+    @server.tool
+    def greet(name: str) -> str:
+        seen.append(get_http_headers().get("x-key"))
+        return f"Hello, {name}!"
+
+    async with served(server) as url:
+        main(["install", "claude-desktop", "--write", "--env", "KEY=open", "--header", "X-Key: ${KEY}", "--", url])
+        (entry,) = entries(home / ".config/Claude/claude_desktop_config.json").values()
+        async with Client([entry["command"], *entry["args"]], env=entry["env"]) as client:
+            assert client.server_info is not None and client.server_info.name == "far"
+            assert client.instructions == "Ask far away."
+            assert [tool.name for tool in await client.list_tools()] == ["greet"]
+            assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+    assert seen == ["open"]
+
+
+async def test_a_bridge_to_nowhere_says_so(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+        with pytest.raises(TransportError, match=r"cannot connect to 127\.0\.0\.1"):
+            async with Client([sys.executable, "-m", "portico", "serve", url], retries=0):
+                pass
+
+
+# TOML and YAML
+
+TOML = """# mine
+model = "o"  # keep
+
+[mcp_servers.other]  # theirs
+command = "x"
+args = ["[not a header]"]
+
+# about the profile
+[profiles.fast]
+model = "f"
+"""
+YAML = """# mine
+GOOSE_MODEL: gpt  # keep
+extensions:
+    # built in
+    developer:
+        enabled: true
+        type: builtin
+
+    other: {enabled: false, type: stdio, cmd: x, args: []}
+# the end
+last: 1
+"""
+
+
+@pytest.mark.parametrize("client, text", [("codex", TOML), ("goose", YAML)])
+def test_comments_and_order_of_toml_and_yaml_stay(home: Path, client: str, text: str) -> None:
+    path = write(install.PLACES[client]["user"].path(), text)
+    main(["install", client, "--write", "--env", "A=1"])
+    added = path.read_text()
+    lines = iter(added.splitlines())
+    assert all(line in lines for line in text.splitlines()), "every line is there, in its order"
+    place = install.PLACES[client]["user"]
+    assert {"other", "portico"} <= set(install.EDITORS[place.format].read(added)[place.key])
+    main(["install", client, "--write", "--remove"])
+    assert path.read_text() == text
+    assert len(list(path.parent.glob("*.bak"))) == 2
+
+
+@pytest.mark.parametrize(
+    "client, text",
+    [
+        ("codex", "mcp_servers = {a = {command = 'x'}}\n"),
+        ("codex", "x = \n"),
+        ("codex", "mcp_servers = 1\n"),
+        ("goose", "extensions: {a: {cmd: x}}\n"),
+        ("goose", "extensions: [1]\n"),
+        ("goose", "a: [\n"),
+        ("goose", "- a\n"),
+    ],
+)
+def test_toml_and_yaml_that_cannot_be_changed_safely_stay(
+    home: Path, client: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(install.PLACES[client]["user"].path(), text)
+    with pytest.raises(SystemExit) as left:
+        main(["install", client, "--write"])
+    assert left.value.code == 2 and "stays as it is" in capsys.readouterr().err
+    assert path.read_text() == text and list(path.parent.iterdir()) == [path]
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size=3), st.text(min_size=1, max_size=8))
+def test_any_name_and_any_value_survive_in_toml(environment: dict[str, str], name: str) -> None:
+    block = {"command": "x", "args": list(environment.values()), "env": environment}
+    changed = table_edit.put_toml(TOML, ("mcp_servers", name), block)
+    assert tomllib.loads(changed)["mcp_servers"][name] == block
+    if name != "other":
+        assert table_edit.drop_toml(changed, ("mcp_servers", name)) == TOML
+
+
+@pytest.mark.parametrize(
+    "system, client, path",
+    [
+        ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
+        ("darwin", "zed", ".config/zed/settings.json"),
+        ("darwin", "goose", ".config/goose/config.yaml"),
+        ("win32", "zed", "AppData/Roaming/Zed/settings.json"),
+        ("win32", "goose", "AppData/Roaming/Block/goose/config/config.yaml"),
+        ("win32", "windsurf", ".codeium/windsurf/mcp_config.json"),
+        ("win32", "codex", ".codex/config.toml"),
+    ],
+)
+def test_files_lie_where_the_system_has_them(
+    home: Path, monkeypatch: pytest.MonkeyPatch, system: str, client: str, path: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.delenv("APPDATA", raising=False)
+    assert install.PLACES[client]["user"].path() == home / path
 
 
 JSON = st.recursive(

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("libcst")
 
+from portico import Server
 from portico.porting.rewriting import rewrite
 from portico.porting.words import everything
 
@@ -161,3 +163,179 @@ def test_without_libcst_it_says_what_to_install(tmp_path: Path) -> None:
     program = "import sys; sys.modules['libcst'] = None; from portico.cli.main import main; main(['port', '.'])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (2, "portico: `portico port` needs libcst; install portico[port]\n")
+
+
+# The client's side
+
+HEAD = "from fastmcp import Client, FastMCP\n"
+
+
+def ported_body(body: str) -> str:
+    source = f"{HEAD}\n\nasync def test(mcp):\n    async with Client(mcp) as client:\n        {body}\n"
+    return ported(source).partition("as client:\n")[2].strip().replace("\n        ", "; ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("r = await client.call_tool('x'); r.data.name", "r = await client.call_tool('x'); r.data[\"name\"]"),
+        (
+            "r = await client.call_tool('x'); r.data.a.b[0].c",
+            'r = await client.call_tool(\'x\'); r.data["a"]["b"][0]["c"]',
+        ),
+        ("(await client.call_tool('x')).data.name", "(await client.call_tool('x')).data[\"name\"]"),
+        (
+            "r = await client.call_tool('x'); print(f\"{r.data.name}\")",
+            "r = await client.call_tool('x'); print(f\"{r.data['name']}\")",
+        ),
+        (
+            "r = await client.call_tool('x'); v = r.data; v.name",
+            "r = await client.call_tool('x'); v = r.data; v[\"name\"]",
+        ),
+        (
+            "r = await client.call_tool('x'); [one.id for one in r.data]",
+            "r = await client.call_tool('x'); [one[\"id\"] for one in r.data]",
+        ),
+        (
+            "r = await client.call_tool_mcp('x', {}); r.isError, r.structuredContent",
+            "r = await client.call_tool('x', {}, raise_on_error=False); r.is_error, r.structured_content",
+        ),
+    ],
+)
+def test_results_of_a_client_are_rewritten(before: str, after: str) -> None:
+    assert ported_body(before) == after
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = await client.call_tool('x'); r.data.upper()",
+        "r = await client.call_tool('x'); r.data.year",
+        "r = await client.call_tool('x'); r.structured_content['a']",
+        "r = other(); r.data.name",
+        "r = await client.call_tool('x'); r = other(); r.data.name",
+    ],
+)
+def test_other_values_stay(body: str) -> None:
+    assert ported_body(body) == body
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("FastMCPTransport(mcp)", "mcp"),
+        ("FastMCPTransport(mcp, raise_exceptions=True)", "mcp"),
+        ("StdioTransport('python', ['a.py'])", "{\"command\": 'python', \"args\": ['a.py']}"),
+        ("StdioTransport(command=c, args=a, env=e, keep_alive=False)", '{"command": c, "args": a, "env": e}'),
+        ("StreamableHttpTransport(url)", "url"),
+        ("StreamableHttpTransport(url=u, headers=h)", '{"url": u, "headers": h}'),
+        ("SSETransport(u)", '{"url": u, "type": "sse"}'),
+    ],
+)
+def test_a_transport_becomes_a_target(before: str, after: str) -> None:
+    name = before.partition("(")[0]
+    source = f"from fastmcp import Client\nfrom fastmcp.client.transports import {name}\nc = Client({before})\n"
+    assert ported(source) == f"from portico import Client\nc = Client({after})\n"
+    assert left(source) == []
+
+
+def test_a_transport_that_cannot_be_rewritten_is_reported() -> None:
+    source = "from fastmcp.client.transports import StdioTransport\nt = StdioTransport('a', [], log_file=f)\n"
+    assert ported(source) == source
+    assert left(source) == [(1, "fastmcp.client.transports.StdioTransport")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from fastmcp.utilities.logging import get_logger\nx = get_logger('a')\n", "getLogger('a')"),
+        ("from fastmcp.client.elicitation import ElicitResult\nx = ElicitResult(action='accept')\n", "ElicitResult("),
+        ("from fastmcp.exceptions import ResourceError\nx = ResourceError('a')\n", "ResourceError('a')"),
+        ("from fastmcp.client.logging import LogMessage\nx: LogMessage\n", "x: LogMessage"),
+    ],
+)
+def test_names_with_an_exact_replacement(before: str, after: str) -> None:
+    changed = ported(before)
+    assert after in changed and "fastmcp" not in changed
+    assert left(before) == []
+    compile(changed, "x.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("@mcp.tool(task=True)", '@mcp.tool(task="optional")'),
+        ("@mcp.tool(name='a', task=False)", "@mcp.tool(name='a', task=\"never\")"),
+        ("@mcp.tool(task='required')", "@mcp.tool(task='required')"),
+    ],
+)
+def test_tasks_have_a_mode(before: str, after: str) -> None:
+    source = f"from fastmcp import FastMCP\nmcp = FastMCP('a')\n\n\n{before}\ndef f(): ...\n"
+    assert after in ported(source)
+
+
+@pytest.mark.parametrize("task, known", [(True, True), (False, False), ("optional", True)])
+def test_a_tool_accepts_a_task_as_true_or_false(task: Any, known: bool) -> None:
+    server = Server("a")
+
+    @server.tool(task=task)
+    async def slow() -> str:
+        return ""
+
+    assert (server.tasks is not None) is known
+
+
+def test_client_code_that_is_left_is_reported_with_its_line() -> None:
+    source = (
+        f"{HEAD}from fastmcp.server.dependencies import get_http_request\n"
+        "async def ask(message, response_type, params, context): ...\n"
+        "async def text(messages, params, context): ...\n"
+        "async def main(mcp, given: Client):\n"
+        "    async with Client(mcp, elicitation_handler=ask, sampling_handler=text) as client:\n"
+        "        await client.session.send_ping()\n"
+        "        await client.list_tools_mcp()\n"
+        "        given.session\n"
+    )
+    assert left(source) == [
+        (2, "fastmcp.server.dependencies.get_http_request"),
+        (3, "elicitation_handler"),
+        (4, "sampling_handler"),
+        (7, "client.session"),
+        (8, "client.list_tools_mcp"),
+        (9, "client.session"),
+    ]
+    for finding in rewrite(source.encode()).findings:
+        assert "no equivalent" in finding.advice or "portico." in finding.advice or "use client." in finding.advice
+
+
+def test_handlers_that_fit_are_not_reported() -> None:
+    source = f"{HEAD}async def ask(params): ...\nc = Client(x, elicitation_handler=ask, log_handler=lambda m: None)\n"
+    assert left(source) == []
+
+
+def test_a_test_that_gets_its_client_from_a_fixture_is_reported() -> None:
+    source = "async def test_a(client):\n    r = await client.call_tool('x')\n    assert r.data.name\n"
+    assert ported(source) == source
+    assert left(source) == [(3, ".name")]
+    assert left(source.replace(".name", '["name"]')) == []
+    assert left(source.replace("'x'", "'x', returns=Book")) == []
+
+
+def test_no_import_is_added_that_nothing_uses() -> None:
+    source = (
+        "import mcp\nfrom mcp import McpError\n\n\ndef f():\n    raise McpError(1, 'x')\n\n\nraise mcp.McpError(2)\n"
+    )
+    changed = ported(source)
+    assert changed.startswith("import portico.extend\n\n\ndef f()")
+    assert "import portico\n" not in changed and "ProtocolError" not in changed
+
+
+def test_fastmcp_json_names_the_file_to_port(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "s.py").write_text("from fastmcp import FastMCP\nmcp = FastMCP('a')\n")
+    config = tmp_path / "fastmcp.json"
+    config.write_text(
+        '{"source": {"path": "s.py", "entrypoint": "mcp"},\n "environment": {"dependencies": ["fastmcp"]}}'
+    )
+    done = run("port", str(config))
+    assert done.returncode == 1 and "+from portico import Server" in done.stdout
+    assert "fastmcp.json:2: fastmcp:" in done.stderr

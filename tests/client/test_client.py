@@ -276,6 +276,25 @@ async def test_everything_else_has_a_method_of_its_own(revision: str) -> None:
         assert said.messages[0].content.text == "Plan a trip to Rome."  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_prompt_arguments_that_are_not_texts_are_sent_as_json(revision: str) -> None:
+    server = Server("scalars")
+
+    @server.prompt
+    def show(a: str, b: str, c: str, d: str = "") -> str:
+        return f"{a}|{b}|{c}|{d}"
+
+    async with Client(server, revision=revision) as client:
+        said = await client.get_prompt("show", {"a": 2, "b": True, "c": [1.5, None], "d": "2"})
+    assert said.messages[0].content.text == "2|true|[1.5,null]|2"  # type: ignore[union-attr]
+
+
+async def test_structured_content_has_the_protocol_s_name_too() -> None:
+    async with Client(weather()) as client:
+        result = await client.call_tool("forecast", {"city": "Rome"})
+    assert result.structured_content == result.structured != None  # noqa: E711
+
+
 async def test_many_calls_share_one_client() -> None:
     async with Client(weather()) as client:
         said = await asyncio.gather(*(client.call_tool("forecast", {"city": str(n)}) for n in range(100)))
@@ -413,6 +432,15 @@ async def test_the_level_may_be_changed(revision: str) -> None:
         await client.set_log_level("debug")
         await client.call_tool("work")
     assert [said.level for said in heard] == ["debug", "warning"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_log_handler_without_a_level_receives_messages(revision: str) -> None:
+    heard: list[notices.MessageParams] = []
+    async with Client(weather(), revision=revision, log_handler=heard.append) as client:
+        await client.call_tool("work")
+    # A session has the server's default level; 2026-07-28 has none, and the client asks for everything.
+    assert [message.level for message in heard] == (["debug", "warning"] if revision >= MODERN else ["warning"])
 
 
 async def test_who_does_not_ask_for_log_messages_gets_none_on_2026_07_28(heard: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +14,8 @@ import msgspec
 import pytest
 from failing import EXAMPLES, server
 
-from portico import Client
+import portico.errors
+from portico import Client, Server
 from portico.server.endpoint import exchange
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Listener
@@ -97,3 +100,59 @@ async def test_a_client_catches_what_the_server_raised(how: str, revision: Revis
 def test_before_2026_07_28_a_missing_resource_has_a_code_of_its_own() -> None:
     missing = EXAMPLES["ResourceNotFound"]
     assert {missing.code_at(revision) for revision in HANDSHAKE} == {-32002}
+
+
+# The builtin bases
+
+SLOW = "import sys; sys.stdin.read()"
+
+
+async def test_a_call_that_takes_too_long_is_a_timeout_error() -> None:
+    slow = Server("slow")
+
+    @slow.tool
+    async def wait() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async with Client(slow, timeout=0.05) as client:
+        with pytest.raises(TimeoutError) as raised:
+            await client.call_tool("wait")
+    assert isinstance(raised.value, portico.errors.TimedOut)
+    assert "within 0.05 s" in str(raised.value)
+
+
+async def test_a_server_that_never_answers_is_a_timeout_error() -> None:
+    with pytest.raises(TimeoutError) as raised:
+        async with Client([sys.executable, "-c", SLOW], timeout=0.2):
+            pass
+    assert isinstance(raised.value, portico.errors.TimedOut)
+
+
+async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+        with pytest.raises(ConnectionError) as raised:
+            async with Client(url, retries=0, timeout=10):
+                pass
+    assert isinstance(raised.value, portico.errors.ConnectFailed)
+    assert "cannot connect to 127.0.0.1" in str(raised.value)
+
+
+async def test_a_child_that_ends_is_a_connection_error() -> None:
+    with pytest.raises(ConnectionError) as raised:
+        async with Client([sys.executable, "-c", "raise SystemExit(3)"], retries=0, timeout=10):
+            pass
+    assert isinstance(raised.value, portico.errors.TransportError)
+    assert "status 3" in str(raised.value)
+
+
+def test_every_public_exception_is_an_error_of_portico() -> None:
+    for name in portico.errors.__all__:
+        assert issubclass(getattr(portico.errors, name), portico.Error), name
+
+
+def test_every_exception_of_the_wire_is_public() -> None:
+    ours = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.Error)}
+    assert ours <= set(portico.errors.__all__)

@@ -281,10 +281,10 @@ class ResourceServer:
         try:
             async with asyncio.timeout(LONGEST_SECONDS):
                 return self._judged(await self.verifier(credentials))
-        except TimeoutError:
-            raise Unavailable("the verifier took too long") from None
         except Error:
             raise
+        except TimeoutError:
+            raise Unavailable("the verifier took too long") from None
         except Exception:
             log.exception("a verifier failed")
             raise Unavailable("the verifier failed") from None

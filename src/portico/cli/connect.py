@@ -6,20 +6,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import redirect_stdout
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from portico import __version__
-from portico.auth.addresses import names_loopback
 from portico.auth.errors import AuthorizationFailed
 from portico.cli import local_token
+from portico.cli.connection_words import is_url as is_url
+from portico.cli.connection_words import parse_environment, parse_headers
 from portico.cli.logs import set_log_level
 from portico.cli.printer import Printer
 from portico.cli.questions import TerminalQuestions, can_ask
@@ -37,8 +36,6 @@ ARROWS = {"sent": "→", "received": "←"}
 TERMINATED = 128 + signal.SIGTERM
 # The exit status where a server cannot be reached.
 UNREACHABLE = 3
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def run_with_client(arguments: argparse.Namespace, work: Work, names: Collection[str] | None = None) -> int:
@@ -154,57 +151,24 @@ def client_for(target: Target, options: argparse.Namespace, printer: Printer) ->
 def connection_options(target: Target, options: argparse.Namespace) -> dict[str, Any]:
     """How a server is reached, as the line says it."""
     return {
-        "headers": _headers(options.header),
-        "env": _environment(options.env),
+        "headers": parse_headers(options.header),
+        "env": parse_environment(options.env),
         "cwd": options.cwd,
         "auth": _auth(target, options),
     }
 
 
-def is_url(target: Target) -> bool:
-    return isinstance(target, str) and target.lower().startswith(("http://", "https://"))
-
-
 def _auth(target: Target, options: argparse.Namespace) -> str | None:
-    """ "oauth", a bearer token, or None. A token of the environment is used for URLs only: a child inherits it.
-
-    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only; and so is the token that a
-    `portico serve` of this user has made for its port.
-    """
+    """Return "oauth", a bearer token, or None. A token of the environment is for URLs only: a child inherits it."""
     if options.oauth:
         return "oauth"
     if options.token is not None:
         return str(options.token)
-    if not isinstance(target, str) or not is_url(target):
-        return None
-    own = os.environ.get("PORTICO_CLIENT_TOKEN")
-    if own or not names_loopback(urlsplit(target).hostname or ""):
-        return own or None
-    return os.environ.get("PORTICO_TOKEN") or local_token.for_url(target)
+    return local_token.for_request(target) if isinstance(target, str) and is_url(target) else None
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:
     raise AuthorizationFailed("Logging in needs a terminal. Run this command once at one.")
-
-
-def _headers(words: list[str]) -> dict[str, str]:
-    headers = {}
-    for word in words:
-        name, mark, value = word.partition(":")
-        if not mark or not _HEADER_NAME.fullmatch(name) or not value.strip().isprintable():
-            raise UsageError(f"--header {word!r} is not 'Name: value'")
-        headers[name] = value.strip()
-    return headers
-
-
-def _environment(words: list[str]) -> dict[str, str] | None:
-    variables = {}
-    for word in words:
-        name, mark, value = word.partition("=")
-        if not mark or not name or "\0" in word:
-            raise UsageError(f"--env {word!r} is not NAME=VALUE")
-        variables[name] = value
-    return variables or None
 
 
 def _decoded(message: bytes) -> str:

@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from portico.auth.addresses import names_loopback, origin_of
 from portico.auth.errors import UnsafeAddress
@@ -44,6 +45,18 @@ def for_url(url: str, data: str | None = None, of: str = "") -> str | None:
     if not names_loopback(host) or not is_listener_ours(port):
         return None
     return find(port, data, of)
+
+
+def for_request(url: str) -> str | None:
+    """Return the bearer token for requests to a URL: that of the environment, or the one in this user's files.
+
+    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only; and so is the token that a
+    `portico serve` of this user has made for its port.
+    """
+    own = os.environ.get("PORTICO_CLIENT_TOKEN")
+    if own or not names_loopback(urlsplit(url).hostname or ""):
+        return own or None
+    return os.environ.get("PORTICO_TOKEN") or for_url(url)
 
 
 def is_listener_ours(port: int) -> bool:

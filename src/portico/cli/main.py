@@ -61,6 +61,24 @@ HIDDEN = {
     "memory hook": CommandEntry("portico.cli.memory_hooks"),
 }
 
+# Commands of other tools, and the ones that do the same here.
+OTHER_NAMES = {
+    "run": "serve",
+    "start": "serve",
+    "proxy": "serve URL",
+    "version": "--version",
+    "help": "--help",
+    "tools": "list tools",
+    "resources": "list resources",
+    "prompts": "list prompts",
+    "discover": "list",
+    "info": "inspect",
+    "inspector": "console",
+    "check": "doctor",
+    "migrate": "port",
+    "uninstall": "install --remove",
+    "add": "install",
+}
 # As a shell reports a command that a signal has ended.
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -125,8 +143,8 @@ def _no_command(words: list[str]) -> None:
     parser.epilog = "`portico COMMAND --help` explains each of them."
     parser.add_argument("--version", action="version", version=f"portico {__version__}")
     if words and not words[0].startswith("-"):
-        near = get_close_matches(words[0], COMMANDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
+        near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], COMMANDS, n=1)), None)
+        hint = f"did you mean {near!r}?" if near else f"commands are {', '.join(COMMANDS)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")
     parser.parse_args(words)
     parser.error(f"a command is required: {', '.join(COMMANDS)}")

@@ -17,18 +17,21 @@ from msgspec.structs import replace
 
 from portico._lazy import LazyModule
 from portico.cli import faces
+from portico.cli.connection_words import is_url, parse_headers
 from portico.cli.data import made_directory, store_url
 from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import is_level_said, set_log_level
 from portico.cli.printable import is_terminal
 from portico.server.server import FaceChoice, Server
 from portico.transport import modules, stdio
+from portico.transport.fastmcp_file import fastmcp_source
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
     from portico.access import authorization, settings
     from portico.cli import console_link, local_token, welcome
+    from portico.client import client
     from portico.gateway import gateway
     from portico.server import endpoint
     from portico.services import assembly
@@ -39,6 +42,7 @@ else:
     console_link = LazyModule("portico.cli.console_link")
     local_token = LazyModule("portico.cli.local_token")
     welcome = LazyModule("portico.cli.welcome")
+    client = LazyModule("portico.client.client")
     gateway = LazyModule("portico.gateway.gateway")
     endpoint = LazyModule("portico.server.endpoint")
     assembly = LazyModule("portico.services.assembly")
@@ -58,8 +62,12 @@ def run(words: list[str]) -> None:
         server.faces = _lean(server, arguments, serving)
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
+    elif is_url(arguments.target):
+        server, serving = _proxy(arguments.target, arguments.header), _serving(arguments)
     else:
         server, serving = load(arguments.target), _serving(arguments)
+    if arguments.header and not is_url(arguments.target or ""):
+        raise UsageError("--header is for a TARGET that is a URL")
     server.data = arguments.data
     if arguments.store and server.store is None:
         server.store = store_url(arguments.store, arguments.data, server.info.name)
@@ -104,7 +112,8 @@ def _run(
 
 
 def _is_gateway(arguments: argparse.Namespace) -> bool:
-    return arguments.target is not None and arguments.target.endswith((".json", ".toml"))
+    target = arguments.target
+    return target is not None and target.endswith((".json", ".toml")) and fastmcp_source(target) is None
 
 
 def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
@@ -251,8 +260,36 @@ async def _work(server: Server) -> None:
             await stop.wait()
 
 
+def _proxy(url: str, words: list[str]) -> Server:
+    """Return a gateway with one server behind it, whose names stay as they are.
+
+    `${NAME}` in a header is a variable of the environment. A token is found as the client commands find it.
+    """
+    headers = parse_headers(words)
+    token = None if any(name.lower() == "authorization" for name in headers) else local_token.for_request(url)
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    entry = {"url": url, "headers": headers}
+    about = asyncio.run(_greet(entry))
+    server = gateway.Gateway(**about)
+    server.add("upstream", entry, prefix="")
+    return cast("Server", server)
+
+
+async def _greet(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return what a server says of itself. Raises the Error of one that cannot be reached: a gateway would be empty."""
+    async with client.Client(entry) as upstream:
+        info = upstream.server_info
+        about = {} if info is None else {"version": info.version, "title": info.title}
+        said = {"name": "proxy" if info is None else info.name, "instructions": upstream.instructions, **about}
+        return {name: one for name, one in said.items() if one}
+
+
 def load(target: str) -> Server:
-    """The Server that a target names. Without an object it is `server`, or the only Server in the module."""
+    """Return the Server that a target names. Without an object it is `server`, or the only Server in the module."""
+    source = fastmcp_source(target)
+    if source is not None:
+        target = source
     if target.endswith((".json", ".toml")):
         return cast("Server", gateway.Gateway.load(target))
     # A client would take such a target for a command; here it can only be a path.

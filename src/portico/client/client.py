@@ -84,6 +84,11 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSende
     return authorization.sender_for(auth, target, browser)
 
 
+def _text_of(value: Any) -> str:
+    """Return a prompt argument as the protocol has it: a text (server/prompts, Getting a Prompt)."""
+    return value if isinstance(value, str) else encode(value).decode()
+
+
 class Client:
     """A client of one server: `async with Client(target) as client: …`.
 
@@ -105,7 +110,8 @@ class Client:
     * **sampling_tools** – whether the sampling handler can deal with tools.
     * **roots** – the folders that the server may work in, as paths, `file://` URIs or Roots.
     * **log_handler** – gets each log message of the server.
-    * **log_level** – the level from which the server should send log messages.
+    * **log_level** – the lowest level that the server should send. The default with a `log_handler` is "debug" at
+      2026-07-28, where a server sends nothing unless it is asked; older servers have a default of their own.
     * **progress_handler** – gets `(progress, total, message)` of every call that has no `on_progress` of its own.
     * **message_handler** – gets every notification of the server: its method, and its params undecoded.
     * **timeout** – how many seconds a request may take, retries included; None for no limit.
@@ -176,7 +182,10 @@ class Client:
         self._upstream = Upstream(
             place,
             self._answer,
-            ClientIdentity(Implementation(name, version), able, log_level),
+            # Handshake servers ignore this member: they are sent `log_level` by logging/setLevel.
+            ClientIdentity(
+                Implementation(name, version), able, log_level or (None if log_handler is None else "debug")
+            ),
             revision=revision,
             undeclared=undeclared,
             timeout=timeout,
@@ -189,6 +198,7 @@ class Client:
             on_gap=self._on_gap,
         )
         self._progress = progress_handler
+        self._log_level = log_level
         self._tokens = count(1)
         self._subscribed: dict[str, int] = {}
         self._cache = Cache(time.monotonic)
@@ -303,7 +313,7 @@ class Client:
 
     async def _tell_log_level(self) -> None:
         """The level that was wished for at the start. A server that has no logs is not asked for any."""
-        level = self._upstream.identity.log_level
+        level = self._log_level
         if level is not None and self.server_capabilities.logging is not None:
             await self.set_log_level(level)
 
@@ -491,8 +501,10 @@ class Client:
         said = await self._requests.cached("resources/read", {"uri": uri})
         return said.contents  # type: ignore[no-any-return]
 
-    async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> GetPromptResult:
-        said = await self._requests.result("prompts/get", {"name": name, "arguments": arguments or {}})
+    async def get_prompt(self, name: str, arguments: Mapping[str, Any] | None = None) -> GetPromptResult:
+        """Return a prompt with its arguments filled in. Values that are not texts are sent as their JSON."""
+        texts = {key: _text_of(value) for key, value in (arguments or {}).items()}
+        said = await self._requests.result("prompts/get", {"name": name, "arguments": texts})
         return said  # type: ignore[no-any-return]
 
     async def complete(
@@ -510,6 +522,7 @@ class Client:
 
     async def set_log_level(self, level: LogLevel) -> None:
         """How much the server should say: for the session, or with each request from now on."""
+        self._log_level = level
         self._upstream.set_log_level(level)
         if not self._upstream.modern:
             await self._requests.result("logging/setLevel", {"level": level})

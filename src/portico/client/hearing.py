@@ -23,7 +23,9 @@ MOST_FOLLOWED = 10_000
 
 log = logging.getLogger("portico")
 
-LogHandler = Callable[[notices.MessageParams], Any]
+# The public name of what a `log_handler` receives: `level`, `logger` and `data`.
+LogMessage = notices.MessageParams
+LogHandler = Callable[[LogMessage], Any]
 MessageHandler = Callable[[str, Raw], Any]
 
 

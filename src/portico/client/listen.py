@@ -93,6 +93,9 @@ class ChangeListener:
         try:
             async with asyncio.timeout(self._timeout):
                 await self._on
+        except TransportError:
+            await self.close()
+            raise
         except TimeoutError:
             await self.close()
             raise TimedOut(f"listening was not acknowledged within {self._timeout:g} s") from None

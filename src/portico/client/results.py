@@ -39,6 +39,11 @@ class CallToolResult(Struct, Generic[T]):
     data: T = None  # type: ignore[assignment]
 
     @property
+    def structured_content(self) -> Any:
+        """Return `structured`, by the name that the protocol and other clients have for it."""
+        return self.structured
+
+    @property
     def text(self) -> str:
         return "".join(block.text for block in self.content if isinstance(block, TextContent))
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.results import CallToolResult, T
-from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, from_wire
+from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, TransportError, from_wire
 from portico.wire.inputs import InputRequest
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
@@ -92,6 +92,8 @@ class RemoteTask:
         try:
             async with asyncio.timeout(timeout):
                 said = self._done if self._done is not None else await self._wait()
+        except TransportError:
+            raise
         except TimeoutError:
             raise TimedOut(f"the task {self.id} was not done within {timeout:g} s; it goes on") from None
         received = self._client._requests.decoded("tools/call", said)

@@ -101,12 +101,12 @@ async def carry_out(
         if not run.given_up:
             raise
         failure = RunFailure(None, "it was cancelled")
-    except TimeoutError:
-        failure = RunFailure(None, f"there was no answer within {seconds:g} s")
     except ProtocolError as wrong:
         failure = RunFailure(getattr(wrong, "code", None), str(wrong), getattr(wrong, "data", None))
     except Error as wrong:
         failure = RunFailure(None, str(wrong))
+    except TimeoutError:
+        failure = RunFailure(None, f"there was no answer within {seconds:g} s")
     took = time.perf_counter() - began
     ok = failure is None and not _is_error(result)
     return RunOutcome(run=run.id, ok=ok, result=result, error=failure, seconds=took, rounds=run.rounds)

@@ -314,6 +314,8 @@ class GatewayUpstream:
         try:
             async with asyncio.timeout(self.settings.timeout if isinstance(self.settings.target, Here) else None):
                 return await self._ask(call, None)
+        except TransportError:
+            raise
         except TimeoutError:
             raise ToolError(f"{self.alias} gave no list within {self.settings.timeout:g} s") from None
 

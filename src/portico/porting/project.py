@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portico.porting.rewriting import ByHand, NotPython, rewrite
+from portico.transport.fastmcp_file import fastmcp_source
 from portico.wire.errors import UsageError
 
 LONGEST_FILE = 2 * 1024 * 1024
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "build", "dist", "site-packages"})
 _REQUIREMENT = re.compile(r"""^\s*["']?(fastmcp|mcp)\b\s*(\[[\w,\s-]*\])?\s*(["']|[<>=!~;,]|$)""")
-_LISTS = ("pyproject.toml", "requirements*.txt", "setup.cfg")
+_LISTS = ("pyproject.toml", "requirements*.txt", "setup.cfg", "*fastmcp.json")
 
 
 class Ported(NamedTuple):
@@ -57,14 +58,24 @@ def port(path: Path) -> Iterator[Ported]:
     """Each file that is concerned. Nothing is written, and nothing is run."""
     if not path.exists():
         raise UsageError(f"there is no {path}")
+    if path.suffix == ".json":
+        source = fastmcp_source(str(path))
+        if source is None:
+            raise UsageError(f"{path}: expected a Python file, a folder, or a fastmcp.json with a `source`")
+        yield from _port_list(path)
+        path = Path(source.partition(".py:")[0].removesuffix(".py") + ".py")
     for one in _files(path):
         ported = _port_file(one)
         if ported.changed or ported.findings:
             yield ported
     for one in _dependency_lists(path):
-        findings = list(_requirements(one))
-        if findings:
-            yield Ported(one, b"", b"", findings)
+        yield from _port_list(one)
+
+
+def _port_list(path: Path) -> Iterator[Ported]:
+    findings = list(_requirements(path))
+    if findings:
+        yield Ported(path, b"", b"", findings)
 
 
 def _port_file(path: Path) -> Ported:

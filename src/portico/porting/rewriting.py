@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
+from portico.porting.client_code import ClientSurvey
 from portico.porting.words import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
 from portico.server.familiar.settings import NEEDLESS
 
@@ -48,7 +50,7 @@ class NotPython(Exception):
 
 def rewrite(source: bytes) -> Rewritten:
     """The same file for Portico. Raises NotPython."""
-    if b"mcp" not in source:
+    if b"mcp" not in source and b".call_tool(" not in source:
         return Rewritten(source, [])
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
@@ -56,10 +58,18 @@ def rewrite(source: bytes) -> Rewritten:
         raise NotPython(getattr(mistake, "raw_line", 0), "it is no Python that can be read") from None
     survey = Survey()
     wrapper.visit(survey)
+    clients = ClientSurvey()
     if not survey.imported and not survey.stars:
-        return Rewritten(source, [])
-    plan = RewritePlan(survey)
+        if b".call_tool(" not in source or b"portico" in source:
+            return Rewritten(source, [])
+        # A test whose client comes from a fixture imports nothing of theirs: it is reported, and not changed.
+        wrapper.visit(clients)
+        return Rewritten(source, sorted({ByHand(*note) for note in clients.field_notes()}))
+    wrapper.visit(clients)
+    plan = RewritePlan(survey, clients)
     tree = wrapper.visit(Rewriting(plan))
+    if plan.leave_out_unused(tree.code):
+        tree = wrapper.visit(Rewriting(plan))
     return Rewritten(tree.bytes, sorted(set(plan.findings)))
 
 
@@ -89,6 +99,8 @@ class Survey(cst.CSTVisitor):
         self.used: dict[str, list[int]] = {}
         # Of these, what is called.
         self.called: set[str] = set()
+        # Constructors of transports whose calls can be rewritten: how often each is called so.
+        self.transports: dict[str, int] = {}
         # Names that nothing in the file binds.
         self.loose: dict[str, int] = {}
 
@@ -131,6 +143,8 @@ class Survey(cst.CSTVisitor):
         dotted = self._theirs(node.func)
         if dotted is not None:
             self.called.add(dotted)
+            if transport_target(dotted, node) is not None:
+                self.transports[dotted] = self.transports.get(dotted, 0) + 1
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         dotted = self._theirs(node)
@@ -163,9 +177,10 @@ class Survey(cst.CSTVisitor):
 class RewritePlan:
     """What becomes of each import, decided before anything is changed."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, clients: ClientSurvey) -> None:
         self.survey = survey
-        self.findings: list[ByHand] = []
+        self.clients = clients
+        self.findings: list[ByHand] = [ByHand(*note) for note in clients.notes]
         # By the full name of theirs: what stands for it, in the file as it will be.
         self.names: dict[str, str] = {}
         self.attributes: dict[str, Counterpart] = {}
@@ -197,6 +212,9 @@ class RewritePlan:
 
     def _name(self, one: Binding) -> None:
         found = lookup(one.dotted)
+        if found is None and self.rewrites_transport(one.dotted):
+            self.gone.add((one.local, one.dotted))
+            return
         if found is None:
             self.findings.append(ByHand(one.line, one.dotted, advice(one.dotted)))
             return
@@ -210,6 +228,32 @@ class RewritePlan:
         if one.top:
             self._need(found, local)
 
+    def rewrites_transport(self, dotted: str) -> bool:
+        """Whether every use of a transport is a call that a target of Portico's Client can replace."""
+        calls = self.survey.transports.get(dotted, 0)
+        return calls > 0 and calls == len(self.survey.used.get(dotted, []))
+
+    def leave_out_unused(self, code: str) -> bool:
+        """Drop the imports that the rewritten file does not use. Returns whether there were any."""
+        names, chains = _names_used(code)
+        needless = {module for module in self.whole if not any(one.startswith(f"{module}.") for one in chains)}
+        if "portico.extend" in self.whole - needless:
+            needless |= self.whole & {"portico"}  # importing a submodule binds its package, too
+        elif not any(one.startswith("portico.") and not one.startswith("portico.extend.") for one in chains):
+            needless |= self.whole & {"portico"}
+        dropped = bool(needless)
+        self.whole -= needless
+        # A name that the file did not use before is there for others, who import it from here.
+        meant = {self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used}
+        for module, brought in list(self.needed.items()):
+            kept = {name: local for name, local in brought.items() if local in names or local not in meant}
+            dropped = dropped or kept != brought
+            if kept:
+                self.needed[module] = kept
+            else:
+                del self.needed[module]
+        return dropped
+
     def _taken(self, found: Counterpart) -> bool:
         """Whether another import of theirs, which stays as it is, has the name."""
         others = [one for one in self.survey.imported if one.local == found.name]
@@ -220,6 +264,8 @@ class RewritePlan:
         left = False
         for dotted in sorted(used):
             found = lookup(dotted)
+            if found is None and self.rewrites_transport(dotted):
+                continue
             if found is None:
                 left = True
                 for line in self.survey.used[dotted]:
@@ -348,7 +394,25 @@ class Rewriting(cst.CSTTransformer):
 
     def leave_Attribute(self, original: cst.Attribute, updated: Any) -> Any:
         found = self._plan.attributes.get(self._theirs(original) or "")
-        return cst.parse_expression(f"{found.module}.{found.name}") if found is not None else updated
+        if found is not None:
+            return cst.parse_expression(f"{found.module}.{found.name}")
+        clients = self._plan.clients
+        if original in clients.renamed:
+            return updated.with_changes(attr=cst.Name(clients.renamed[original]))
+        if original not in clients.fields:
+            return updated
+        mark = "'" if self._in_double_quotes(original) else '"'
+        index = cst.SubscriptElement(cst.Index(cst.SimpleString(f"{mark}{original.attr.value}{mark}")))
+        return cst.Subscript(updated.value, [index], lpar=updated.lpar, rpar=updated.rpar)
+
+    def _in_double_quotes(self, node: cst.CSTNode) -> bool:
+        """Whether this is in an f-string that a double quotation mark would end, before Python 3.12."""
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        while parent is not None:
+            if isinstance(parent, cst.FormattedString):
+                return '"' in parent.start
+            parent = self.get_metadata(ParentNodeProvider, parent, None)
+        return False
 
     def leave_SimpleString(self, original: cst.SimpleString, updated: Any) -> Any:
         """An annotation in quotation marks."""
@@ -383,8 +447,15 @@ class Rewriting(cst.CSTTransformer):
 
     # Calls
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         dotted = self._theirs(original.func) or ""
+        if self._plan.rewrites_transport(dotted):
+            return transport_target(dotted, updated) or updated
+        if original in self._plan.clients.raw_calls and isinstance(updated.func, cst.Attribute):
+            plain = updated.with_changes(func=updated.func.with_changes(attr=cst.Name("call_tool")))
+            return _with(plain, "raise_on_error", "False")
+        if isinstance(original.func, cst.Attribute) and original.func.attr.value == "tool":
+            return _with_task_mode(updated)
         name = dotted.rpartition(".")[2]
         starred = original.func.value if isinstance(original.func, cst.Name) else ""
         is_star = starred in _SERVERS and f"*{starred}" in self._plan.names
@@ -394,9 +465,72 @@ class Rewriting(cst.CSTTransformer):
             return _with_args(updated, needed)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
             return _content(updated, name)
+        if name == "TaskConfig" and lookup(dotted) is not None:
+            return _with_task_mode(updated)
         if maker := _maker(dotted):
             return updated.with_changes(func=cst.parse_expression(maker))
         return updated
+
+
+# What `task=` and `mode=` are here. FastMCP's `task=True` means that a client may ask for a task.
+_TASK_MODES = {"True": '"optional"', "False": '"never"', '"forbidden"': '"never"', "'forbidden'": "'never'"}
+
+
+def _with_task_mode(call: cst.Call) -> cst.Call:
+    args = []
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value in ("task", "mode"):
+            mode = _TASK_MODES.get(getattr(arg.value, "value", ""))
+            arg = arg if mode is None else arg.with_changes(value=cst.SimpleString(mode))
+        args.append(arg)
+    return call.with_changes(args=args)
+
+
+# The parameters of their transports, in order, and the type of an entry that stands for one.
+_TRANSPORTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "FastMCPTransport": (("mcp",), ""),
+    "StdioTransport": (("command", "args", "env", "cwd"), ""),
+    "StreamableHttpTransport": (("url", "headers"), ""),
+    "SSETransport": (("url", "headers"), "sse"),
+}
+# Options that change nothing about the server that is meant.
+_TRANSPORT_DEFAULTS = ("keep_alive", "raise_exceptions")
+
+
+def transport_target(dotted: str, call: cst.Call) -> cst.BaseExpression | None:
+    """Return the target of a Portico Client that stands for the call of a transport, or None."""
+    if not dotted.startswith("fastmcp.client") or dotted.rpartition(".")[2] not in _TRANSPORTS:
+        return None
+    names, kind = _TRANSPORTS[dotted.rpartition(".")[2]]
+    given: dict[str, cst.BaseExpression] = {}
+    for at, arg in enumerate(call.args):
+        name = arg.keyword.value if arg.keyword is not None else names[at] if at < len(names) else ""
+        if arg.star or (name not in names and name not in _TRANSPORT_DEFAULTS):
+            return None
+        if name in names:
+            given[name] = arg.value
+    if names[0] not in given:
+        return None
+    if len(names) == 1 or (names[0] == "url" and len(given) == 1 and not kind):
+        return given[names[0]]
+    if kind:
+        given["type"] = cst.SimpleString(f'"{kind}"')
+    return cst.Dict([cst.DictElement(cst.SimpleString(f'"{name}"'), value) for name, value in given.items()])
+
+
+def _names_used(code: str) -> tuple[set[str], set[str]]:
+    """Return the names that a file uses, those in texts included, and the dotted names."""
+    names: set[str] = set()
+    chains: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            chains.add(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.update(re.findall(r"\w+", node.value))
+            chains.update(re.findall(r"portico[\w.]+", node.value))
+    return names, chains
 
 
 def _maker(dotted: str) -> str | None:

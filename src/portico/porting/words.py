@@ -83,9 +83,12 @@ _OF_TYPES: dict[str, Counterpart] = {
     "BlobResourceContents": Counterpart(_EXTEND, "BlobContents"),
 }
 _OF_CLIENTS: dict[str, Counterpart] = _same(_SERVER, "Client")
+# Of fastmcp.client and the modules below it.
+_OF_HANDLERS: dict[str, Counterpart] = _same(_EXTEND, "ElicitResult LogMessage")
+_OF_LOGGING = {"get_logger": Counterpart("logging", "getLogger")}
 _OF_ERRORS: dict[str, Counterpart] = {
     "ToolError": Counterpart(_SERVER, "ToolError"),
-    "ResourceError": Counterpart(_SERVER, "ToolError"),
+    "FastMCPError": Counterpart(_SERVER, "Error"),
     "NotFoundError": Counterpart(_SERVER, "ResourceNotFoundError"),
     "MCPError": Counterpart(_SERVER, "ProtocolError"),
     "McpError": Counterpart(_SERVER, "ProtocolError"),
@@ -105,7 +108,22 @@ _ADVICE = {
     "Provider": "a portico.Service offers components of its own: docs/guide/services.md",
     "SamplingMessage": "in a client's handler: portico.extend.SamplingMessage, docs/guide/client.md",
     "SamplingParams": "in a client's handler: portico.extend.CreateMessageParams, docs/guide/client.md",
-    "StreamableHttpTransport": "give portico.Client the URL",
+    "StreamableHttpTransport": "give portico.Client the URL, with headers= and auth= beside it",
+    "SSETransport": 'give portico.Client {"url": URL, "type": "sse"}',
+    "FastMCPTransport": "give portico.Client the server itself: Client(server)",
+    "StdioTransport": 'give portico.Client {"command": …, "args": […], "env": {…}, "cwd": …}',
+    "PythonStdioTransport": 'give portico.Client the command as a list: Client(["python", "server.py"])',
+    "NodeStdioTransport": 'give portico.Client the command as a list: Client(["node", "server.js"])',
+    "UvxStdioTransport": 'give portico.Client the command as a list: Client(["uvx", "tool"])',
+    "NpxStdioTransport": 'give portico.Client the command as a list: Client(["npx", "-y", "package"])',
+    "BearerAuth": 'give portico.Client the token: Client(url, auth="TOKEN")',
+    "get_http_request": "portico.get_http_headers() has the headers named by Server(headers=[…]); no Request object",
+    "ClientError": "catch portico.Error, the base class of everything that a Client raises",
+    "ValidationError": "invalid arguments are a ToolError at the client; there is nothing to catch in a server",
+    "CallToolResult": "leave the annotation out: it is what Client.call_tool returns",
+    "FastMCPProxy": "use portico.create_proxy(target)",
+    "ProxyClient": "use portico.create_proxy(target)",
+    "settings": "no equivalent: pass the options to Server(…) and run(…)",
     "EventStore": "Portico keeps what a stream has said by itself; leave it out",
 }
 # What belongs to the low-level Server, wherever in mcp.server it is.
@@ -126,6 +144,10 @@ def lookup(dotted: str) -> Counterpart | None:
         return _OF_CLIENTS[name]
     if name in _OF_ERRORS and (home == "mcp" or home.endswith("exceptions")):
         return _OF_ERRORS[name]
+    if home.startswith("fastmcp.client") and name in _OF_HANDLERS:
+        return _OF_HANDLERS[name]
+    if home.endswith("utilities.logging") and name in _OF_LOGGING:
+        return _OF_LOGGING[name]
     if home.startswith(("mcp.client", "fastmcp.client")):
         return None
     found = _OF_SERVERS.get(name)
@@ -153,6 +175,8 @@ def everything() -> list[Counterpart]:
         *_OF_SERVERS.values(),
         *_OF_TYPES.values(),
         *_OF_CLIENTS.values(),
+        *_OF_HANDLERS.values(),
+        *_OF_LOGGING.values(),
         *_OF_ERRORS.values(),
         *_OF_LOW_LEVEL.values(),
     ]
@@ -164,4 +188,4 @@ def advice(dotted: str) -> str:
         return said
     if dotted.startswith(("mcp.types", "mcp_types")):
         return "left as it is: what comes from mcp.types is understood by its shape while that package is installed"
-    return "nothing here has this name; docs/guide/moving-in.md says what there is"
+    return "no equivalent in Portico; the guide has a page about moving in, with what there is instead"

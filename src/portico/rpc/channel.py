@@ -17,7 +17,16 @@ from msgspec import UNSET, Raw
 from portico.rpc.call import Call, Handler, Reply, stop
 from portico.rpc.door import UNKNOWN_SENDER, VERSION_KEY, Door, Handshake, Sender, brings_revision
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed, InternalError, InvalidParams, InvalidRequest, ProtocolError, TimedOut, from_wire
+from portico.wire.errors import (
+    Closed,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    ProtocolError,
+    TimedOut,
+    TransportError,
+    from_wire,
+)
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.meta import SUBSCRIPTION_ID, ProgressToken
 from portico.wire.methods import LASTING, METHODS
@@ -340,6 +349,9 @@ class Channel:
             (send or self.send)(jsonrpc.request(id, method, params))
             async with asyncio.timeout(timeout):
                 return await future
+        except TransportError:
+            # The connection has ended, so there is nothing to withdraw. Some of these are TimeoutErrors too.
+            raise
         except (TimeoutError, asyncio.CancelledError) as reason:
             if method != "initialize":
                 self._withdraw(id)

@@ -24,6 +24,7 @@ from portico.wire.errors import (
     MissingCapability,
     ProtocolError,
     TimedOut,
+    TransportError,
     UnsupportedVersion,
     from_wire,
 )
@@ -173,6 +174,8 @@ async def ask(
     try:
         async with limited(timeout):
             return await link(call)  # type: ignore[no-any-return]
+    except TransportError:
+        raise
     except TimeoutError:
         raise TimedOut(f"{link.name}: {method} was not answered within {timeout:g} s{link.hint}") from None
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from portico.rpc.call import Handler
 from portico.transport import modules
+from portico.transport.fastmcp_file import source_in
 from portico.wire.errors import UsageError
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -120,7 +121,11 @@ def _from_text(text: str) -> Target:
 
 
 def _from_file(path: str, name: str) -> Target:
-    return _from_entry(_entry(_read_file(path), path, name))
+    document = _read_file(path)
+    source = source_in(document, path)
+    if source is not None:
+        return Here(modules.load(source))
+    return _from_entry(_entry(document, path, name))
 
 
 def _read_file(path: str) -> dict[str, Any]:

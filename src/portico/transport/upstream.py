@@ -330,12 +330,12 @@ class Upstream:
                 response = await begun.answer
                 result = link.result_at_hand(begun, response)
                 return await link.result_later(begun, response) if result is None else result
-        except TimeoutError:
-            raise TimedOut(f"{self.name}: tools/call was not answered within {self._timeout:g} s{link.hint}") from None
         except HeaderMismatch:
             pass
         except (TransportError, ProtocolError) as failure:
             await self._reason_to_repeat(link, begun.call.method, link.named(failure), 0, False)
+        except TimeoutError:
+            raise TimedOut(f"{self.name}: tools/call was not answered within {self._timeout:g} s{link.hint}") from None
         finally:
             if response is None:
                 link.lose(begun)
@@ -380,6 +380,8 @@ class Upstream:
                     tries += 1
                     if reason is not None:
                         await self._pause(link, call.method, reason, tries, limit)
+        except TransportError:
+            raise
         except TimeoutError:
             what = f"{call.method}: it could not be reached again in time"
             if reached and self._link is not None:

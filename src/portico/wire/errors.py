@@ -15,10 +15,10 @@ Error                        everything we raise on purpose
 │   ├── MissingCapability          -32021  2026-07-28
 │   └── UnsupportedVersion         -32022  2026-07-28
 ├── TransportError           the bytes did not make it
-│   ├── ConnectFailed              nothing answered where the server should be; nothing was sent
-│   ├── Closed                     the other side is gone
+│   ├── ConnectFailed              a ConnectionError: nothing answered where the server should be; nothing was sent
+│   ├── Closed                     a ConnectionError: the other side is gone
 │   │   └── SessionLost            it is there, and does not know us any more
-│   ├── TimedOut                   no answer in time
+│   ├── TimedOut                   a TimeoutError: no answer in time
 │   └── BadStatus                  an HTTP status where an answer should be
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
 │   ├── InsufficientScope          because the principal lacks scopes
@@ -26,6 +26,9 @@ Error                        everything we raise on purpose
 │   └── NeedsTask                  because it runs only as a task, and the client's revision has none
 └── UsageError               our API was misused; raised while building, never while answering
 ```
+
+TimeoutError and ConnectionError are OSErrors: a block that may raise a TransportError and catches an OSError of its own
+has to catch the TransportError first.
 """
 
 from __future__ import annotations
@@ -218,12 +221,12 @@ class TransportError(Error):
     """The bytes did not make it."""
 
 
-class ConnectFailed(TransportError):
-    """Nothing answered where the server should be."""
+class ConnectFailed(TransportError, ConnectionError):
+    """The connection to the server could not be established. Nothing was sent."""
 
 
-class Closed(TransportError):
-    """The other side is gone."""
+class Closed(TransportError, ConnectionError):
+    """The connection was closed by the other side."""
 
 
 class SessionLost(Closed):
@@ -239,7 +242,7 @@ class BadStatus(TransportError):
         self.retry_after = retry_after
 
 
-class TimedOut(TransportError):
+class TimedOut(TransportError, TimeoutError):
     """The other side did not answer in time."""
 
 

@@ -53,7 +53,25 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"portico: {message}\n")
+        self.exit(2, f"portico: {message}{self._suggestion(message)}\n")
+
+    def _suggestion(self, message: str) -> str:
+        """Return the options that may have been meant by those that were not recognized."""
+        head, _, words = message.partition("unrecognized arguments: ")
+        if head or not words:
+            return ""
+        # Only needed here.
+        from difflib import get_close_matches
+
+        known = list(self._option_string_actions)
+        typed = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        # Two letters in the wrong order are the likeliest mistake.
+        near = [
+            [one for one in known if sorted(one) == sorted(word)] or get_close_matches(word, known, n=1)
+            for word in typed
+        ]
+        meant = [f"{word}: did you mean {one[0]}?" for word, one in zip(typed, near, strict=True) if one]
+        return f" ({'; '.join(meant)})" if meant else ""
 
 
 class Word(NamedTuple):

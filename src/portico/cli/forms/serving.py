@@ -6,6 +6,7 @@ from portico.cli.forms.options import CWD, ENV, HEADER, SERVED, STORE, TARGET, T
 from portico.cli.forms.parser import CommandForm, flag, word
 
 _GATEWAY = "a gateway.toml or an mcp.json for all the servers in it"
+_URL = "a URL, to serve a proxy of the server there"
 
 
 def _workers(text: str) -> int | str:
@@ -20,7 +21,14 @@ FORMS: dict[str, CommandForm] = {
     "serve": CommandForm(
         "portico serve [TARGET] [options]",
         "Serve a server on stdio or over HTTP: your own, or the services that come with Portico.",
-        (word("target", "file", nargs="?", help=f"{SERVED}; {_GATEWAY}; none: the built-in services"),),
+        (
+            word(
+                "target",
+                "file",
+                nargs="?",
+                help=f"{SERVED}; {_GATEWAY}; {_URL}; none: the built-in services",
+            ),
+        ),
         {
             "": (
                 flag(
@@ -34,6 +42,7 @@ FORMS: dict[str, CommandForm] = {
                     help="whether requests must wait for notifications/initialized (default: auto, by revision)",
                 ),
                 flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
+                HEADER,
                 flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
                 flag(
                     "--face",

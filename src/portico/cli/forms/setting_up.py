@@ -4,26 +4,68 @@ from __future__ import annotations
 
 from portico.cli.forms.parser import CommandForm, flag, word
 
+CLIENTS = (
+    "claude-desktop",
+    "claude-code",
+    "cursor",
+    "vscode",
+    "windsurf",
+    "zed",
+    "gemini",
+    "codex",
+    "goose",
+    "json",
+)
+
 FORMS: dict[str, CommandForm] = {
     "install": CommandForm(
         "portico install CLIENT [options] [-- SERVE …]",
-        "Put `portico serve` into the configuration of a client. Shows what would change; --write changes it.",
-        (word("client", choices=("claude-desktop", "claude-code", "cursor", "vscode")),),
+        "Add a server to the configuration of a client: one that `portico serve` starts, or one at a URL. Shows what\n"
+        "would change; --write changes it.",
+        (word("client", choices=CLIENTS),),
         {
             "": (
-                flag("--name", default="portico", help="what the client calls this server (default: %(default)s)"),
+                flag("--name", help="the name of the entry (default: the server's name, or that of its file)"),
                 flag(
                     "--scope",
                     choices=("user", "project"),
                     default="user",
-                    help="for you, or for all who work on the project in this folder (default: %(default)s)",
+                    help="for you, or for everyone who works on the project in this folder (default: %(default)s)",
                 ),
-                flag("--write", action="store_true", help="write it"),
-                flag("--remove", action="store_true", help="take it out again"),
+                flag(
+                    "--env",
+                    action="append",
+                    default=[],
+                    metavar="NAME=VALUE",
+                    help="an environment variable for the server; may be repeated",
+                ),
+                flag(
+                    "--header",
+                    action="append",
+                    default=[],
+                    metavar="'NAME: VALUE'",
+                    help="a header for a URL; ${NAME} stays a reference to an environment variable; may be repeated",
+                ),
+                flag(
+                    "--token-env",
+                    action="append",
+                    default=[],
+                    metavar="NAME",
+                    help="the environment variable that holds the bearer token for a URL; the token is not written",
+                ),
+                flag("--write", action="store_true", help="write the file"),
+                flag("--replace", action="store_true", help="replace another server that has the same name"),
+                flag("--remove", action="store_true", help="remove the entry"),
             )
         },
-        "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
-        "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
+        "The words after -- are those of `portico serve`: a TARGET of your own, --services, --config …; or a URL.\n"
+        "A client that cannot connect to URLs starts `portico serve URL` as a bridge.\n\n"
+        "Everything else in the file is preserved, and a copy of the old file is put beside it.\n"
+        "`portico install json` prints an entry for clients that are not listed.\n\n"
+        "examples:\n"
+        "  portico install cursor -- weather.py\n"
+        "  portico install claude-desktop --env API_KEY=… --write -- weather.py:server\n"
+        "  portico install codex --token-env WEATHER_TOKEN -- https://weather.example.com/mcp",
     ),
     "port": CommandForm(
         "portico port PATH … [--write]",

@@ -89,7 +89,7 @@ class ToolOptions(TypedDict, total=False):
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
     structured_output: bool | None
-    task: Mode | TaskConfig
+    task: Mode | TaskConfig | bool
     ui: Any
     visibility: Collection[str] | None
     run_in_thread: bool
@@ -283,8 +283,10 @@ class Tool:
             raise InsufficientScope(f"The tool {self.name!r}", self.needs, missing)
 
 
-def config_of(task: Mode | TaskConfig, name: str) -> TaskConfig | None:
-    """None for tools that never are tasks."""
+def config_of(task: Mode | TaskConfig | bool, name: str) -> TaskConfig | None:
+    """Return the settings of a tool that may run as a task, or None. True is short for "optional"."""
+    if isinstance(task, bool):
+        task = "optional" if task else "never"
     config = task if isinstance(task, TaskConfig) else TaskConfig(mode=task)
     if config.mode not in ("never", "optional", "required"):
         raise UsageError(f"tool {name!r}: task is 'never', 'optional' or 'required', not {config.mode!r}")

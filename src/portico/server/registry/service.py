@@ -91,7 +91,8 @@ class Registrar:
         * **input_schema** – the JSON Schema of the arguments, in place of the one made from the parameters.
         * **output_schema** – the JSON Schema of the result, in place of the one made from the return type.
         * **structured_output** – False: no output schema and no structured content; True: both, also for a text.
-        * **task** – whether a call may become a task: "never", "optional", "required", or a TaskConfig.
+        * **task** – whether a call may become a task: "never" (or False), "optional" (or True),
+          "required", or a TaskConfig.
         * **ui** – a page that hosts show beside the result: an AppPage, the path of an HTML file, HTML, or the `ui://`
           address of a resource.
         * **visibility** – who is shown the tool: ["model"], ["app"] (the page alone), or both.

@@ -24,6 +24,7 @@ from portico.extend import (
     Reply,
     ResourceNotFound,
     TimedOut,
+    TransportError,
     Unknown,
     from_wire,
     members,
@@ -169,6 +170,8 @@ class HandlerTarget:
         try:
             async with asyncio.timeout(self.timeout):
                 said = await _request(self.handler, "tools/call", params, **self._about)
+        except TransportError:
+            raise
         except TimeoutError:
             raise TimedOut(f"{params['name']} did not answer within {self.timeout:g} s.") from None
         result: dict[str, Any] = msgspec.json.decode(said)

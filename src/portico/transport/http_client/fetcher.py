@@ -46,10 +46,10 @@ class Fetcher:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 return await self._fetch(wanted)
-        except TimeoutError:
-            raise AuthorizationFailed(f"{quoted(wanted.url)} did not answer within {FETCH_SECONDS:g} s.") from None
         except (TransportError, ProtocolError) as failure:
             raise AuthorizationFailed(f"{quoted(wanted.url)} could not be fetched: {failure}.") from None
+        except TimeoutError:
+            raise AuthorizationFailed(f"{quoted(wanted.url)} did not answer within {FETCH_SECONDS:g} s.") from None
 
     async def close(self) -> None:
         """Leaves nothing open, and may be used again."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from portico.auth.addresses import check_addresses
 from portico.auth.errors import UnsafeAddress
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.wire.errors import ConnectFailed, TimedOut
+from portico.wire.errors import ConnectFailed, TimedOut, TransportError
 
 
 class HttpAnswer(NamedTuple):
@@ -44,6 +44,8 @@ async def http_exchange(
             address = await _judged(url, networks) if public else None
             response = await pool.send(method, Location(url, address), headers, body)
             return HttpAnswer(response.status, await response.read(longest))
+    except TransportError:
+        raise
     except TimeoutError:
         raise TimedOut(f"there was no answer within {seconds:g} s") from None
     finally:

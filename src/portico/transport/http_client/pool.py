@@ -194,6 +194,10 @@ class Pool:
                     connection.peer = connection.transport.get_extra_info("peername")[0]
                     _check_loopback(location, connection)
                 return connection
+        except ConnectFailed:
+            raise
+        except (Closed, ProtocolError) as failure:
+            raise ConnectFailed(f"cannot connect to {location.authority} through the proxy: {failure}") from None
         except TimeoutError:
             raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
         except ssl.SSLError as failure:
@@ -202,8 +206,6 @@ class Pool:
         except OSError as failure:
             reason = failure.strerror or str(failure)
             raise ConnectFailed(f"cannot connect to {location.authority}: {reason}") from None
-        except (Closed, ProtocolError) as failure:
-            raise ConnectFailed(f"cannot connect to {location.authority} through the proxy: {failure}") from None
 
     async def _dial(self, address: str, port: int, tls_name: str | None) -> HttpConnection:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from portico.transport.http_client.side import HttpSide
 from portico.transport.http_client.streamable import JSON, POST_SECONDS
 from portico.transport.http_client.streams import EVENTS
 from portico.transport.link import Duplex, Trace
-from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
+from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut, TransportError
 
 log = logging.getLogger("portico")
 
@@ -43,6 +43,8 @@ class HttpSse(HttpSide, Duplex):
         try:
             async with limited(ENDPOINT_SECONDS):
                 await self._open()
+        except TransportError:
+            raise
         except TimeoutError:
             raise TimedOut(f"{self.name} did not say where to post, within {ENDPOINT_SECONDS:g} s") from None
 

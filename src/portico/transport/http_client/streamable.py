@@ -364,10 +364,12 @@ class StreamableHttp(HttpStreams):
                     data = await response.read(64 * 1024) if response.kind != EVENTS else b""
                 finally:
                     self._pool.give_back(self._location, response)
-        except TimeoutError:
-            raise TimedOut(f"{self.name} did not take {what} within {POST_SECONDS:g} s") from None
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, what) from None
+        except TransportError:
+            raise
+        except TimeoutError:
+            raise TimedOut(f"{self.name} did not take {what} within {POST_SECONDS:g} s") from None
         if response.status >= 300:
             what = f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}"
             raise BadStatus(what, response.status, retry_after(response))

@@ -1,0 +1,252 @@
+"""The client side of a file: calls of FastMCP's Client that are written differently here, and advice about the rest.
+
+A result is followed from `x = await client.call_tool(…)` to the uses of `x.data` in the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import libcst as cst
+from libcst.metadata import ParentNodeProvider, PositionProvider, QualifiedNameProvider
+
+# Attributes of values that are not objects of a schema: dates, numbers and the like stay as they are.
+_OF_VALUES = frozenset(
+    [
+        "year",
+        "month",
+        "day",
+        "hour",
+        "minute",
+        "second",
+        "microsecond",
+        "tzinfo",
+        "days",
+        "seconds",
+        "real",
+        "imag",
+        "hex",
+        "int",
+    ]
+)
+_PARAMETERS = {
+    "elicitation_handler": (
+        1,
+        "takes one parameter here, a portico.extend.ElicitParams with .message and .requested_schema; return a dict of "
+        "the fields to accept, None to decline, or portico.extend.ElicitResult(action)",
+    ),
+    "sampling_handler": (
+        1,
+        "takes one parameter here, a portico.extend.CreateMessageParams with .messages and the settings; return a text",
+    ),
+    "message_handler": (2, "takes two parameters here: the method, and the params undecoded"),
+    "log_handler": (1, "takes one parameter here, a portico.extend.LogMessage with .level, .logger and .data"),
+    "progress_handler": (3, "takes three parameters: progress, total, message"),
+}
+_METHODS = {
+    "list_tools_mcp": "use client.list_tools(), which returns all tools",
+    "list_resources_mcp": "use client.list_resources(), which returns all resources",
+    "list_resource_templates_mcp": "use client.list_resource_templates(), which returns all templates",
+    "list_prompts_mcp": "use client.list_prompts(), which returns all prompts",
+    "read_resource_mcp": "use client.read_resource(uri), which returns the contents",
+    "get_prompt_mcp": "use client.get_prompt(name, arguments), which returns the whole result",
+    "complete_mcp": "use client.complete(ref, name, value)",
+    "initialize": "leave it out: opening the client initializes the session",
+    "set_logging_level": "use client.set_log_level(level)",
+    "send_roots_list_changed": "no equivalent: set client.inputs.roots before the server asks",
+    "is_connected": "no equivalent: requests reconnect by themselves",
+    "initialize_result": "use client.server_info, client.server_capabilities and client.instructions",
+}
+_RENAMED = {"structuredContent": "structured_content", "isError": "is_error"}
+
+
+class ClientNote(NamedTuple):
+    """A place that has to be changed by hand."""
+
+    line: int
+    what: str
+    advice: str
+
+
+class ClientSurvey(cst.CSTVisitor):
+    """Finds the clients of a file, their results, and the uses of both."""
+
+    METADATA_DEPENDENCIES = (PositionProvider, ParentNodeProvider, QualifiedNameProvider)
+
+    def __init__(self) -> None:
+        self.notes: list[ClientNote] = []
+        # `result.data.name`, to become `result.data["name"]`.
+        self.fields: dict[cst.Attribute, int] = {}
+        self.renamed: dict[cst.Attribute, str] = {}
+        self.raw_calls: set[cst.Call] = set()
+        # By the function, or None: names that hold clients, results, and values out of results.
+        self._clients: set[str] = set()
+        self._results: dict[Any, set[str]] = {}
+        self._values: dict[Any, set[str]] = {}
+        self._functions: dict[str, cst.FunctionDef] = {}
+        self._handlers: list[tuple[str, cst.CSTNode]] = []
+
+    def _is_client(self, node: cst.CSTNode) -> bool:
+        found = self.get_metadata(QualifiedNameProvider, node, set())
+        return any(one.name.partition(".")[0] == "fastmcp" and one.name.endswith(".Client") for one in found)
+
+    # Names
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions[node.name.value] = node
+
+    def visit_Param(self, node: cst.Param) -> None:
+        if node.annotation is not None and self._is_client(_head(node.annotation.annotation)):
+            self._clients.add(node.name.value)
+
+    def visit_AsName(self, node: cst.AsName) -> None:
+        item = self.get_metadata(ParentNodeProvider, node)
+        if isinstance(item, cst.WithItem) and isinstance(node.name, cst.Name):
+            called = item.item
+            if (isinstance(called, cst.Call) and self._is_client(called.func)) or (
+                isinstance(called, cst.Name) and called.value in self._clients
+            ):
+                self._clients.add(node.name.value)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._bind(node, target.target, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        if node.value is not None:
+            self._bind(node, node.target, node.value)
+
+    def visit_For(self, node: cst.For) -> None:
+        self._bind_item(node, node.target, node.iter)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        self._bind_item(node, node.target, node.iter)
+
+    def visit_GeneratorExp(self, node: cst.GeneratorExp) -> None:
+        # What is bound behind the element is used in it.
+        self.visit_CompFor(node.for_in)
+
+    def visit_ListComp(self, node: cst.ListComp) -> None:
+        self.visit_CompFor(node.for_in)
+
+    def visit_SetComp(self, node: cst.SetComp) -> None:
+        self.visit_CompFor(node.for_in)
+
+    def visit_DictComp(self, node: cst.DictComp) -> None:
+        self.visit_CompFor(node.for_in)
+
+    def _bind(self, node: cst.CSTNode, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        if not isinstance(target, cst.Name):
+            return
+        scope, name = self._scope(node), target.value
+        for held in (self._results, self._values):
+            held.setdefault(scope, set()).discard(name)
+        awaited = value.expression if isinstance(value, cst.Await) else value
+        if isinstance(awaited, cst.Call) and self._is_client(awaited.func):
+            self._clients.add(name)
+        elif isinstance(value, cst.Await) and self._gives_result(awaited):
+            self._results.setdefault(scope, set()).add(name)
+        elif self._is_value(value):
+            self._values.setdefault(scope, set()).add(name)
+
+    def _bind_item(self, node: cst.CSTNode, target: cst.BaseExpression, over: cst.BaseExpression) -> None:
+        if isinstance(target, cst.Name) and self._is_value(over):
+            self._values.setdefault(self._scope(node), set()).add(target.value)
+
+    def _gives_result(self, node: cst.BaseExpression) -> bool:
+        """Whether this is a call of a tool whose result has data as the server describes it."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return False
+        typed = any(arg.keyword is not None and arg.keyword.value == "returns" for arg in node.args)
+        return node.func.attr.value in ("call_tool", "call_tool_mcp") and not typed
+
+    def _is_value(self, node: cst.BaseExpression) -> bool:
+        """Whether this is the data of a result, or something inside of it."""
+        if isinstance(node, cst.Name):
+            return self._holds(self._values, node)
+        if isinstance(node, cst.Subscript):
+            return self._is_value(node.value)
+        if isinstance(node, cst.Attribute):
+            if node.attr.value == "data":
+                of = node.value
+                if isinstance(of, cst.Name) and self._holds(self._results, of):
+                    return True
+                if isinstance(of, cst.Await) and self._gives_result(of.expression):
+                    return True
+            return self._is_value(node.value)
+        return False
+
+    def _holds(self, held: dict[Any, set[str]], node: cst.Name) -> bool:
+        scope: Any = self._scope(node)
+        while scope is not None:
+            if node.value in held.get(scope, ()):
+                return True
+            scope = self._scope(scope)
+        return node.value in held.get(None, ())
+
+    def _scope(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda):
+            parent = self.get_metadata(ParentNodeProvider, parent, None)
+        return parent
+
+    # Uses
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        name = node.attr.value
+        if isinstance(node.value, cst.Name) and node.value.value in self._clients:
+            if name == "session":
+                self._note(node, "client.session", "no equivalent: the methods of the session are those of the Client")
+            elif name in _METHODS:
+                self._note(node, f"client.{name}", _METHODS[name])
+        if name in _RENAMED and isinstance(node.value, cst.Name) and self._holds(self._results, node.value):
+            self.renamed[node] = _RENAMED[name]
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        called = isinstance(parent, cst.Call) and parent.func is node
+        if not called and name not in _OF_VALUES and self._is_value(node.value):
+            self.fields[node] = self._line(node)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "call_tool_mcp":
+            self.raw_calls.add(node)
+        if isinstance(node.func, cst.Name | cst.Attribute) and self._is_client(node.func):
+            for arg in node.args:
+                if arg.keyword is not None and arg.keyword.value in _PARAMETERS:
+                    self._handlers.append((arg.keyword.value, arg.value))
+
+    def leave_Module(self, original_node: cst.Module) -> None:
+        """Look at the handlers, which may be defined behind the client that they are given to."""
+        for option, handler in self._handlers:
+            wanted, advice = _PARAMETERS[option]
+            made: Any = handler
+            if isinstance(handler, cst.Name):
+                made = self._functions.get(handler.value)
+            params = getattr(made, "params", None)
+            if isinstance(params, cst.Parameters) and not params.star_kwarg and _count(params) != wanted:
+                if isinstance(params.star_arg, cst.Param):
+                    continue
+                self._note(made, option, advice)
+
+    def _note(self, node: cst.CSTNode, what: str, advice: str) -> None:
+        self.notes.append(ClientNote(self._line(node), what, advice))
+
+    def _line(self, node: cst.CSTNode) -> int:
+        return int(self.get_metadata(PositionProvider, node).start.line)
+
+    def field_notes(self) -> Iterator[ClientNote]:
+        """Return the fields to change by hand, for a file that is not rewritten."""
+        for node, line in self.fields.items():
+            name = node.attr.value
+            yield ClientNote(line, f".{name}", f'`data` is a dict here: write ["{name}"], or pass returns=TYPE')
+
+
+def _count(params: cst.Parameters) -> int:
+    every = [*params.posonly_params, *params.params]
+    names = [one for one in every if one.default is None]
+    return len(names) - (1 if names and names[0].name.value == "self" else 0)
+
+
+def _head(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return `Client` of `Client[Transport]`."""
+    return node.value if isinstance(node, cst.Subscript) else node
