@@ -13,7 +13,7 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Gateway, ToolError
-from portico.gateway.attribution import mark_text
+from portico.gateway.attribution import UPSTREAM, attribute, attribute_data, mark_text
 from portico.rpc.call import Call
 from portico.wire.errors import URL_ELICITATION_REQUIRED, InvalidParams, ProtocolError
 from portico.wire.inputs import ElicitResult
@@ -311,3 +311,22 @@ async def test_ticket_of_a_parked_call_is_random() -> None:
         ((ticket, parked),) = gateway._bridge._parked.items()
         assert len(ticket) == 32
         assert f"{id(parked):x}" not in ticket
+
+
+@pytest.mark.parametrize("meta", [[], "x", False, None, {UPSTREAM: "bank"}])
+def test_malformed_meta_does_not_remove_the_alias(meta: Any) -> None:
+    """The data of an error and the requests of a task are passed on without being decoded to types."""
+    request = {"mode": "url", "message": OWN, "url": "https://evil.example/", "elicitationId": "1", "_meta": meta}
+    (shown,) = attribute_data("evil", {"elicitations": [request]})["elicitations"]
+    assert json.loads(bytes(shown))["message"] == f"[evil] {OWN}"
+    assert json.loads(bytes(shown))["_meta"] == {UPSTREAM: "evil"}
+
+
+@pytest.mark.parametrize("text_type", ["text", "te\\u0078t"])
+@pytest.mark.parametrize("more", ['"systemPrompt": null', '"systemPrompt": 1', '"_meta": []'])
+def test_malformed_members_of_a_sampling_request_do_not_remove_the_alias(more: str, text_type: str) -> None:
+    content = f'{{"type": "{text_type}", "text": "{OWN}"}}'
+    params = f'{{"messages": [{{"role": "user", "content": {content}}}], "maxTokens": 5, {more}}}'
+    shown = json.loads(bytes(attribute("evil", "sampling/createMessage", Raw(params.encode()))))
+    assert shown["messages"][0]["content"]["text"] == f"[evil] {OWN}"
+    assert shown["_meta"] == {UPSTREAM: "evil"}

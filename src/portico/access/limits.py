@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -58,25 +57,3 @@ def rate_of(where: str, text: str, burst: float | None) -> Rate:
     if not 1 <= most < 1e9:
         raise UsageError(f"{where}: burst is {burst}, and has to be 1 or more")
     return Rate(seconds / many, most)
-
-
-def network_of(address: str) -> str:
-    """Where a request comes from, as far as its sender cannot choose it: one household has 2^64 addresses of IPv6."""
-    if ":" not in address:
-        return address
-    try:
-        found = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
-
-
-def wider_network_of(address: str) -> str:
-    """Return the network that one sender may have all addresses of: a /24 of IPv4, a /48 of IPv6."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    plain = getattr(found, "ipv4_mapped", None) or found
-    bits = 24 if plain.version == 4 else 48
-    return str(ip_network((plain, bits), strict=False))

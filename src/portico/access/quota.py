@@ -13,11 +13,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.access.leases import LEASE_SECONDS, QuotaStore, stored_key
-from portico.access.limits import Rate, network_of
+from portico.access.limits import Rate
 from portico.access.patterns import Pattern, Who
 from portico.access.rules import Selection, keep
 from portico.access.slots import RunningCalls, SlotLeases
 from portico.rpc.call import Call
+from portico.rpc.networks import network_of
 from portico.server.guard import Passage
 from portico.wire.errors import ToolError, TooManyRequests
 from portico.wire.methods import LASTING

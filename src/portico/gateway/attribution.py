@@ -48,19 +48,33 @@ def _without_controls(line: str) -> str:
 
 
 def attribute(alias: str, method: str, params: Any) -> Any:
-    """Return the params of a request of an upstream with its alias. Malformed params are returned as they are."""
+    """Return the params of a request of an upstream with its alias.
+
+    Malformed members do not prevent that: a client may show the others. Params that are no object are returned as they
+    are, for they contain nothing that a client could show.
+    """
     if method not in (_ELICITATION, _SAMPLING) or params is None:
         return params
     try:
         members: dict[str, Any] = dict(_members.decode(_encoded(params)))
-        if method == _ELICITATION:
-            members["message"] = mark_text(alias, msgspec.json.decode(members["message"], type=str))
-        else:
-            _mark_sampling(alias, members)
-        members["_meta"] = _marked_meta(alias, members.get("_meta"))
-    except (msgspec.DecodeError, KeyError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         return params
+    if method == _ELICITATION:
+        message = _text(members.get("message"))
+        if message is not None:
+            members["message"] = mark_text(alias, message)
+    else:
+        _mark_sampling(alias, members)
+    members["_meta"] = _marked_meta(alias, members.get("_meta"))
     return Raw(jsonrpc.encode(members))
+
+
+def _text(encoded: Raw | None) -> str | None:
+    """Return the text that a member has, or None if it has none."""
+    try:
+        return None if encoded is None else msgspec.json.decode(encoded, type=str)
+    except msgspec.DecodeError:
+        return None
 
 
 def attribute_all(alias: str, asked: InputRequiredResult) -> InputRequiredResult:
@@ -107,10 +121,21 @@ def _encoded(params: Any) -> bytes:
 
 
 def _mark_sampling(alias: str, members: dict[str, Any]) -> None:
-    """Mark what a person is shown first of a sampling request: the system prompt, or the first text; never more, for a
-    model reads it."""
-    if "systemPrompt" in members:
-        members["systemPrompt"] = f"[{alias}] {msgspec.json.decode(members['systemPrompt'], type=str)}"
+    """Mark what a person is shown first of a sampling request: the system prompt, and the first text; never more, for a
+    model reads it. A request without either gets a system prompt."""
+    prompt = _text(members.get("systemPrompt"))
+    if prompt is not None:
+        members["systemPrompt"] = f"[{alias}] {prompt}"
+    try:
+        is_marked = _mark_messages(alias, members)
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        is_marked = False
+    if not is_marked and prompt is None:
+        members["systemPrompt"] = f"[{alias}]"
+
+
+def _mark_messages(alias: str, members: dict[str, Any]) -> bool:
+    """Mark the first text of the messages. Returns whether there is one."""
     messages: list[Any] = list(_items.decode(members["messages"]))
     for at, message in enumerate(messages):
         inside: dict[str, Any] = dict(_members.decode(message))
@@ -121,19 +146,23 @@ def _mark_sampling(alias: str, members: dict[str, Any]) -> None:
             inside["content"] = marked if bytes(content)[:1] == b"[" else marked[0]
             messages[at] = inside
             members["messages"] = messages
-            return
-    members.setdefault("systemPrompt", f"[{alias}]")
+            return True
+    return False
 
 
 def _mark_first_text(alias: str, blocks: list[Raw]) -> list[Any] | None:
     for at, block in enumerate(blocks):
         inside: dict[str, Any] = dict(_members.decode(block))
-        if bytes(inside.get("type", b"")) == b'"text"' and "text" in inside:
-            inside["text"] = f"[{alias}] {msgspec.json.decode(inside['text'], type=str)}"
+        text = _text(inside.get("text")) if _text(inside.get("type")) == "text" else None
+        if text is not None:
+            inside["text"] = f"[{alias}] {text}"
             return [*blocks[:at], inside, *blocks[at + 1 :]]
     return None
 
 
 def _marked_meta(alias: str, meta: Raw | None) -> dict[str, Any]:
-    given: dict[str, Any] = {} if meta is None or bytes(meta) == b"null" else dict(_members.decode(meta))
+    try:
+        given: dict[str, Any] = {} if meta is None else dict(_members.decode(meta))
+    except (msgspec.DecodeError, RecursionError):
+        given = {}
     return {**{name: one for name, one in given.items() if not name.startswith(_OURS)}, UPSTREAM: alias}

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from portico.rpc.call import Call
 from portico.rpc.identity import identity_of
+from portico.rpc.networks import network_of
 from portico.wire.errors import ToolError
 
 # How many calls of one caller may wait for a turn, and of all.
@@ -30,14 +31,14 @@ _NEWEST = 0.1
 T = TypeVar("T")
 
 Caller = tuple[str, str]
-"""Who a call is for: the principal, or the address it came from; and which of their clients."""
+"""Who a call is for: the principal, or the network it came from; and which of their clients."""
 
 NO_CALLER: Caller = ("", "")
 
 
 def caller_of(call: Call) -> Caller:
     """A client's own word about itself divides only the share of its principal."""
-    return _owner(call) or call.address or "", call.client.name if call.client is not None else ""
+    return _owner(call) or network_of(call.address or ""), call.client.name if call.client is not None else ""
 
 
 def _owner(call: Call) -> str:
@@ -140,13 +141,13 @@ class FairShares:
 
     def __init__(self) -> None:
         self._running = 0
-        # By principal and address: the clients of a shared token are told apart by where they are.
+        # By principal and network: the clients of a shared token are told apart by where they are.
         self._held: dict[tuple[str, str | None], int] = {}
         self._turns: Turns[tuple[Future[None], tuple[str, str | None]]] = Turns()
 
     async def run(self, start: Callable[[Call], Any], call: Call) -> Any:
         """What a call comes to that begins when it is its caller's turn. Raises ToolError where too many wait."""
-        key = (_owner(call), call.address)
+        key = (_owner(call), None if call.address is None else network_of(call.address))
         await self._enter(call, key)
         began = time.monotonic()
         try:

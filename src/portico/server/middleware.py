@@ -24,6 +24,7 @@ from msgspec import UNSET, Raw, Struct
 from portico._lazy import LazyModule
 from portico.rpc.call import Call, Handler
 from portico.rpc.identity import identity_of
+from portico.rpc.networks import network_of
 from portico.server.asking.current import CurrentCall
 from portico.server.guard import Passage, passed
 from portico.wire.content import TextContent
@@ -268,7 +269,7 @@ def _refusal(method: str, seconds: int) -> ToolError | TooManyRequests:
 
 
 def _sender_of(call: Call) -> Any:
-    return identity_of(call.principal) or call.address
+    return identity_of(call.principal) or network_of(call.address or "")
 
 
 class RetryMiddleware(Hooks):

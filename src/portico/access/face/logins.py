@@ -21,13 +21,13 @@ import portico.auth.provider
 from portico.access.face import html
 from portico.access.face.answers import parameters_of, shown
 from portico.access.face.cookies import BrowserCookie
-from portico.access.limits import network_of, wider_network_of
 from portico.auth.errors import GrantDenied
 from portico.auth.provider import login, rows
 from portico.auth.provider.login import Identity, PendingLogin, admits
 from portico.auth.provider.presets import LoginSettings
 from portico.auth.provider.refusals import PageRefused
 from portico.auth.sealing import KeyRing, Unsealable, digest
+from portico.rpc.networks import network_of, wider_network_of
 from portico.store.database import Database
 from portico.transport.http.pages import PageRoute
 from portico.transport.http.response import Answer, Request

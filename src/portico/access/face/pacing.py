@@ -6,7 +6,8 @@ import time
 from collections import OrderedDict
 from math import ceil
 
-from portico.access.limits import Rate, network_of
+from portico.access.limits import Rate
+from portico.rpc.networks import network_of
 from portico.transport.http.pages import Page
 from portico.transport.http.response import TEXT, Answer, Request
 

@@ -14,6 +14,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
+from portico.rpc.networks import network_of
 from portico.supervision import BackgroundTasks
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
@@ -58,7 +59,7 @@ class Listener:
         self.known: dict[tuple[str | bytes | None, ...], Request] = {}
         self.plain = PlainHeads()
         self._connections: set[Connection] = set()
-        # The same by their addresses; the oldest of each comes first.
+        # The same by address (IPv6: by network); the oldest of each comes first.
         self._addresses: dict[str, dict[Connection, None]] = {}
         self._servers: list[asyncio.Server] = []
         self._supervisor = BackgroundTasks()
@@ -66,7 +67,7 @@ class Listener:
 
     def add(self, connection: Connection) -> None:
         self._connections.add(connection)
-        beside = self._addresses.setdefault(connection.peer, {})
+        beside = self._addresses.setdefault(network_of(connection.peer), {})
         beside[connection] = None
         if len(self._connections) > self.most_connections:
             self._make_room(max(self._addresses.values(), key=len), connection)
@@ -84,10 +85,11 @@ class Listener:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
-        beside = self._addresses.get(connection.peer, {})
+        network = network_of(connection.peer)
+        beside = self._addresses.get(network, {})
         beside.pop(connection, None)
         if not beside:
-            self._addresses.pop(connection.peer, None)
+            self._addresses.pop(network, None)
 
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, reuse_port: bool = False
