@@ -53,11 +53,15 @@ class HidingQuery:
         self._names += names
         return text
 
-    def said(self, result: T, besides: Iterable[Any] = (), around: str = "") -> T:
-        """A result as it may be shown. Names are learned from the fields of `besides` and the text `around` as well."""
+    def said(
+        self, result: T, besides: Iterable[Any] = (), around: str = "", known: Iterable[tuple[Kind, str]] = ()
+    ) -> T:
+        """Return a result as it may be shown. Names are also learned from the fields of `besides` and the text
+        `around`; those in `known` are given."""
         if not self.hides:
             return result
-        hidden = self._privacy.hide(msgspec.to_builtins(result), map(plain_all, besides), self._names, around)
+        names = [*self._names, *known]
+        hidden = self._privacy.hide(msgspec.to_builtins(result), map(plain_all, besides), names, around)
         return msgspec.convert(hidden, type(result))
 
     def learned(self) -> Learned:

@@ -27,6 +27,7 @@ from portico.services.system.hiding import EntryFilter, FileView, HidingQuery, c
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer, opaque
 from portico.services.system.registry.branches import PortableRegistry, branches
+from portico.services.system.registry.identities import names_in_values
 from portico.services.system.registry.tree import RegistryTree, shown
 from portico.services.system.results import (
     MOST_LISTED,
@@ -262,21 +263,23 @@ class Machine:
                 next_cursor=self._cursors.issue(question, found.following, problems) if more else None,
                 problems=problems,
             )
-            return asked.said(result)
+            return asked.said(result, known=names_in_values(real, found.values))
 
     def value(self, path: str, name: str, offset: int, length: int) -> RegistryRead:
         with self._question() as asked:
             key = self._key(asked, path)
             real, found = self.registry.value(key, self._value_name(asked, key, name), offset, length)
-            return asked.said(RegistryRead(path=plain(real), **msgspec.structs.asdict(_value(found))))
+            result = RegistryRead(path=plain(real), **msgspec.structs.asdict(_value(found)))
+            return asked.said(result, known=names_in_values(real, [found]))
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         with self._question() as asked:
             key = self._key(asked, path)
             change = self.registry.write(key, self._value_name(asked, key, name), value, type, dry_run=dry_run)
             # As it was asked for: a token in it stays one.
-            change.name, change.before = name, None if change.before is None else _value(change.before)
-            return asked.said(change)
+            before = change.before
+            change.name, change.before = name, None if before is None else _value(before)
+            return asked.said(change, known=names_in_values(change.path, [] if before is None else [before]))
 
     # The machine
 

@@ -27,7 +27,8 @@ from portico.services.system.eventlog.entries import (
     iso,
 )
 from portico.services.system.eventlog.line_counts import COUNTS
-from portico.services.system.eventlog.literals import holding, searchable
+from portico.services.system.eventlog.level_search import LevelSearch
+from portico.services.system.eventlog.literals import EntrySearch, TextSearch, matching, searchable
 from portico.services.system.eventlog.textfile import PACKED, LogFile, entries, entry_by_id
 from portico.services.system.eventlog.times import DAY
 
@@ -191,9 +192,19 @@ class TextLog(Log):
 
 
 def _steps(part: LogFile, query: Query, begin: int, end: int, newest: int) -> Iterator[Step]:
-    """What a stretch of a file has that may be wanted, last one first."""
-    text = None if query.contains is None else searchable(query.contains)
-    return entries(part, end, newest, begin) if text is None else holding(part, end, newest, begin, text)
+    """Yield what a stretch of a file has that may be wanted, last one first."""
+    search = _search(query)
+    # Where a line does not state its day, that depends on all the lines behind it.
+    if search is None or part.time_guess == "date":
+        return entries(part, end, newest, begin)
+    return matching(part, end, newest, begin, search)
+
+
+def _search(query: Query) -> EntrySearch | None:
+    """Return a search in bytes that finds every entry that a query matches, if there is one."""
+    if query.contains is not None and (text := searchable(query.contains)) is not None:
+        return TextSearch(text)
+    return LevelSearch.at_least(query.min_level)
 
 
 def _is_old(file: OpenFile, query: Query) -> bool:
