@@ -217,14 +217,21 @@ def _text(line: bytes) -> str:
 
 
 def with_time(part: LogFile, entry: LogEntry) -> LogEntry:
-    """Return an entry that was read by itself; if it does not state its time, with that of the line before it."""
+    """Return an entry that was read by itself; if it does not state its time, with that of the line before it, or
+    behind it at the beginning of a file."""
     if entry.time_guess == "time" and part.is_dated:
         end = entry.position[1]
-        for raw in raw_entries(part, end, behind_line(part, max(0, end - LONGEST_LINE))):
-            if (time := parse(_text(raw.lines[0]), entry.time).time) is not None:
-                entry.time = entry.position[2] = time
-                break
+        begin = behind_line(part, max(0, end - LONGEST_LINE))
+        time = _first_time(raw_entries(part, end, begin), entry.time)
+        if time is None and begin == 0:
+            time = _first_time(split_entries(part.read(0, LONGEST_LINE), 0), entry.time)
+        entry.time = entry.position[2] = entry.time if time is None else time
     return entry
+
+
+def _first_time(found: Iterator[RawEntry], newest: int) -> int | None:
+    times = (parse(_text(raw.lines[0]), newest).time for raw in found)
+    return next((time for time in times if time is not None), None)
 
 
 def entry_by_id(part: LogFile, id: int) -> LogEntry | None:
