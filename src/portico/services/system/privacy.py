@@ -48,7 +48,7 @@ _KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _FIELD
 # Accounts, domains and addresses that every machine has, and what is written where there is none.
 WELL_KNOWN = frozenset(Path(__file__).with_name("well_known_names.txt").read_text(encoding="utf-8").splitlines())
 _WELL_KNOWN_SID = re.compile(
-    r"S-1-(?:[0-4]-\d+|5-(?:\d{1,3}|32-\d{3}|64-\d{1,2}|80-0|90-0-\d+|96-0-\d+)|15-2-[12]|16-\d+)", re.IGNORECASE
+    r"S-1-(?:[0-4]-\d+|5-(?:\d{1,3}|32-\d{3}|64-\d{1,2}|80-0|90-0-\d+|96-0-\d+)|15-[23]-[\d-]+|16-\d+)", re.IGNORECASE
 )
 _WORDS = (
     "and at by for from id in is logged login name not of on or password public shared the to user was with invalid"
@@ -199,8 +199,9 @@ def looks_like_address(match: re.Match[str], *, is_strict: bool = False) -> bool
     before = match.string[max(0, match.start() - _CONTEXT_CHARS) : match.start()]
     if _VERSION_WORD.search(before):
         return False
-    is_network = text.endswith(".0")
-    return not is_network or match.string[match.end() : match.end() + 1] == "/" or bool(_ADDRESS_WORD.search(before))
+    # A network, or an identifier of X.500: 2.5.29.15 is the use of a key, 2.5.4.3 a common name.
+    is_doubtful = text.endswith(".0") or text.startswith(("2.5.29.", "2.5.4."))
+    return not is_doubtful or match.string[match.end() : match.end() + 1] == "/" or bool(_ADDRESS_WORD.search(before))
 
 
 def _is_host_v6(text: str) -> bool:
