@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.services.system.test_line_styles import NOW, SAID, STATED
+from tests.services.system.test_lines import JSON_LINES, LINES
 
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog import textfile, textlog
@@ -18,8 +20,6 @@ from portico.services.system.eventlog.entries import CRITICAL, ERROR, WARNING, L
 from portico.services.system.eventlog.level_search import LevelSearch
 from portico.services.system.eventlog.lines import parse
 from portico.services.system.eventlog.textlog import TextLog, rotated
-from tests.services.system.test_line_styles import NOW, SAID, STATED
-from tests.services.system.test_lines import JSON_LINES, LINES
 
 pytest.importorskip("re2")
 pytestmark = pytest.mark.usefixtures("utc")
@@ -81,7 +81,9 @@ def test_most_lines_without_a_level_are_not_candidates() -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.text(alphabet=st.sampled_from("eErRoOEFWA<>[](): |*\"'=#!1357\\u\x1b[31mſKı\xa0.,-_/"), max_size=40),
-    head=st.sampled_from(["", "2026-01-02 12:00:00 ", "Jan  2 12:00:00 host app: ", '{"level":', "<3>", "E0102 12:00:00 "]),
+    head=st.sampled_from(
+        ["", "2026-01-02 12:00:00 ", "Jan  2 12:00:00 host app: ", '{"level":', "<3>", "E0102 12:00:00 "]
+    ),
 )
 def test_no_line_of_these_letters_is_missed(text: str, head: str) -> None:
     line = head + text
@@ -110,11 +112,15 @@ def test_mixed_lines_and_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         kind = chance.randrange(8)
         if kind == 0:
-            lines.append(f"{stamp} ERROR app: failed {n}\nTraceback (most recent call last):\n  File \"x\"\nValueError: {n}\n")
+            lines.append(
+                f'{stamp} ERROR app: failed {n}\nTraceback (most recent call last):\n  File "x"\nValueError: {n}\n'
+            )
         elif kind == 1:
-            lines.append(f"{stamp} INFO app: fine {n}\nTraceback (most recent call last):\n  File \"x\"\nKeyError: {n}\n")
+            lines.append(f'{stamp} INFO app: fine {n}\nTraceback (most recent call last):\n  File "x"\nKeyError: {n}\n')
         elif kind == 2:
-            lines.append(f"{stamp} WARN app: x {n}\njava.lang.Error: {n}\n\tat a.b(C.java:1)\nCaused by: x.Y: z\n\tat d.e(F:2)\n")
+            lines.append(
+                f"{stamp} WARN app: x {n}\njava.lang.Error: {n}\n\tat a.b(C.java:1)\nCaused by: x.Y: z\n\tat d.e(F:2)\n"
+            )
         elif kind == 3:
             lines.append(f"no time, an error {n}\n")
         else:

@@ -81,6 +81,7 @@ class EntryFilter:
         self._question = question
         self._contains = None if asked.contains is None else opaque(asked.contains).casefold()
         self._source = Query(source=None if asked.source is None else opaque(asked.source))
+        self.key: object = [asked.contains, asked.source]
 
     def __call__(self, entry: LogEntry) -> bool:
         if self._contains is None and self._source.source is None:

@@ -133,13 +133,23 @@ class Machine:
     def log_names(self) -> list[str]:
         return self._question().said(list(self.logs.all))
 
-    def query(self, name: str, query: Query, limit: int, offset: int, cursor: str | None) -> EventPage:
+    def query(
+        self, name: str, query: Query, limit: int, offset: int, cursor: str | None, *, oldest_first: bool = False
+    ) -> EventPage:
         with self._question() as asked:
             meant = msgspec.structs.replace(
                 query, contains=asked.meant(query.contains), source=asked.meant(query.source)
             )
             fits = EntryFilter(asked, query) if asked.hides else None
-            found = self.logs.query(asked.meant(name), meant, limit=limit, offset=offset, cursor=cursor, fits=fits)
+            found = self.logs.query(
+                asked.meant(name),
+                meant,
+                limit=limit,
+                offset=offset,
+                cursor=cursor,
+                fits=fits,
+                oldest_first=oldest_first,
+            )
             seen = found.offset + len(found.entries)
             page = EventPage(
                 entries=[_entry(name, entry, LONGEST_HIDDEN) for entry in found.entries],
@@ -147,8 +157,8 @@ class Machine:
                 total_is_exact=found.counted,
                 next_offset=seen if found.has_more else None,
                 next_cursor=found.cursor,
-                page=found.offset // limit + 1,
-                page_size=limit,
+                page=found.page,
+                page_size=found.page_size,
                 has_more=found.has_more,
                 timed_out=found.timed_out,
                 problems=found.problems,

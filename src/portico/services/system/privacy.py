@@ -99,7 +99,7 @@ _LINE = re.compile(
     re.M,
 )
 _LETTER = re.compile(r"[^\W\d_]|::|\d\.\d")
-# Values of fields that hold a name elsewhere: a number, and the place of a text in a program (`@%SystemRoot%\\x.dll,-1`).
+# Values of fields that hold a name elsewhere: a number, and where a program has a text (`@%SystemRoot%\\x.dll,-1`).
 _NOT_A_NAME = re.compile(r"%%\d|@[^@]{1,250},-\d{1,6}(?:;|\Z)|0x[0-9A-Fa-f]+\Z")
 # Four numbers with dots are a version behind one of these words, and an address behind one of those.
 _VERSION_WORD = re.compile(

@@ -1,9 +1,9 @@
 """Which lines of a text log belong to the entry before them.
 
 An indented line does. So do the lines of a stack trace, though some of them are not indented: the header and the last
-line of a Python traceback, the exception that a logger of Java, Node or .NET writes under its message, `Caused by:`, and
-the goroutines of a Go panic. A trace belongs to the line before it only if that line reports a problem. Behind any other
-line it is an entry of its own, so that an uncaught exception is not hidden behind `INFO started`.
+line of a Python traceback, the exception that a logger of Java, Node or .NET writes under its message, `Caused by:`,
+and the goroutines of a Go panic. A trace belongs to the line before it only if that line reports a problem. Behind any
+other line it is an entry of its own, so that an uncaught exception is not hidden behind `INFO started`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SURE_LINE = re.compile(_SURE)
 
 # No unindented line belongs to a trace unless one of these is near.
 _SIGN = re.compile(
-    rb"\n(?:Traceback \(most|[ \t]+at |Caused by: |goroutine \d+ \[|Stack trace:|stack backtrace:|thread '[^'\n]*' (?:\(\d+\) )?pani)"
+    rb"\n(?:Traceback \(most|[ \t]+at |Caused by: |goroutine \d+ \[|Stack trace:|stack backtrace:"
+    rb"|thread '[^'\n]*' (?:\(\d+\) )?pani)"
 )
 _PYTHON = b"Traceback (most recent call last):"
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
@@ -39,6 +40,7 @@ _PROBLEM = re.compile(
     re.IGNORECASE,
 )
 _HEAD_BYTES = 512
+_NEAR_BYTES = 8 * 1024
 
 
 def entry_starts(data: bytes, *, is_file_start: bool) -> list[int]:
@@ -49,6 +51,15 @@ def entry_starts(data: bytes, *, is_file_start: bool) -> list[int]:
     if continued := set(continued_lines(data)):
         starts = [start for start in starts if start not in continued]
     return starts
+
+
+def last_sure_start(data: bytes) -> int | None:
+    """Return the last offset in a block, but 0, where an entry surely begins."""
+    for begin in (max(0, len(data) - _NEAR_BYTES), 0):
+        found = [match.end() for match in SURE_START.finditer(data, begin)]
+        if found:
+            return found[-1]
+    return None
 
 
 def continued_lines(data: bytes) -> Iterator[int]:

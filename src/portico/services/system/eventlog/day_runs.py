@@ -1,7 +1,7 @@
 """The years of lines that do not state one.
 
-The year of such a line follows from the lines behind it: going back through a log, `Dec 31` before `Jan 1` is in the year
-before. To parse a line by itself, the days of all the lines are read from their bytes, which is much faster than parsing.
+The year of such a line follows from the lines behind it: going back through a log, `Dec 31` before `Jan 1` is in the
+year before. To parse a line by itself, the days of all the lines are read from their bytes, which is much faster.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ import msgspec
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MissingDependency
 from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
     CRITICAL,
     DEBUG,
     ERROR,
-    COUNTING_SECONDS,
     INFORMATION,
     WARNING,
     EmptyStretch,
@@ -178,6 +178,21 @@ class EvtxLog(Log):
                     _CHUNKS.note_level(file, slot, worst)
                 if not records:
                     yield None
+
+    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._roots.open(self._path))
+            except Absent as absent:
+                problems.append(str(absent))
+                return
+            for _, last, slot in chunks(file):
+                if (after is not None and last < after[0]) or not _CHUNKS.may_have(file, slot, query.min_level):
+                    continue
+                for record in records_of(file, slot)[0]:
+                    entry = entry_of(record, slot, self._tag)
+                    yield entry if after is None or entry.position > after else None
+                yield None
 
     def entry(self, id: int) -> LogEntry | None:
         number = id - self._tag

@@ -14,13 +14,12 @@ from collections import OrderedDict
 from msgspec import Struct
 
 from portico.services.system.containment import OpenFile
-from portico.services.system.eventlog.continuations import INDENTS, SURE_START, continued_lines
+from portico.services.system.eventlog.continuations import INDENTS, continued_lines, last_sure_start
 from portico.services.system.eventlog.textfile import PACKED, LogFile
 
 MOST_FILES = 4096
 _BLOCK = 2**18
 _LARGEST_BLOCK = 2**22
-_NEAR = 8 * 1024
 _TAIL = 256
 _CONTINUED = re.compile(rb"\n(?=[ \t\r\n])")
 
@@ -83,7 +82,7 @@ def _counted_on(part: LogFile, counted: Counted, deadline: float) -> tuple[Count
         if time.monotonic() > deadline:
             return _stored(part, entries, at), False
         data = part.read(at, length)
-        end = _last_start(data)
+        end = last_sure_start(data)
         if end is None and length < _LARGEST_BLOCK:
             length *= 4
             continue
@@ -93,7 +92,7 @@ def _counted_on(part: LogFile, counted: Counted, deadline: float) -> tuple[Count
         length = _BLOCK
     data = part.read(at, part.size - at)
     total = entries + _entries_in(part, data, at)
-    if (end := _last_start(data)) is not None:
+    if (end := last_sure_start(data)) is not None:
         entries += _entries_in(part, data[:end], at)
         at += end
     stored = _stored(part, entries, at)
@@ -103,15 +102,6 @@ def _counted_on(part: LogFile, counted: Counted, deadline: float) -> tuple[Count
 
 def _stored(part: LogFile, entries: int, at: int) -> Counted:
     return Counted(entries, at, _tail(part, at))
-
-
-def _last_start(data: bytes) -> int | None:
-    """Return the last offset in a block, but 0, where an entry surely begins."""
-    for begin in (max(0, len(data) - _NEAR), 0):
-        found = [match.end() for match in SURE_START.finditer(data, begin)]
-        if found:
-            return found[-1]
-    return None
 
 
 def _entries_in(part: LogFile, data: bytes, at: int) -> int:

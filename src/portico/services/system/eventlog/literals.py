@@ -56,7 +56,9 @@ class TextSearch:
         return found
 
 
-def matching(part: LogFile, end: int, newest: int, begin: int, search: EntrySearch) -> Iterator[LogEntry | EmptyStretch]:
+def matching(
+    part: LogFile, end: int, newest: int, begin: int, search: EntrySearch
+) -> Iterator[LogEntry | EmptyStretch]:
     """Yield the entries before `end` that a search finds, last one first, and after each block what was passed."""
     length = min(FIRST_BLOCK, BLOCK)
     while end > begin:

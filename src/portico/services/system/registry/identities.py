@@ -1,7 +1,7 @@
 """Which registry values hold the name of a user or of a host.
 
 A value's own name does not tell: `DisplayName` is the name of a program or a service, and `Owner` is whatever a program
-wrote. Windows and a few programs store names in known places, so a value is anonymized by its key and its name together.
+wrote. Windows and some programs store names in known places, so a value is anonymized by its key and name together.
 Addresses, SIDs, e-mail addresses, profile folders and the names of this machine are recognised wherever they occur.
 """
 
