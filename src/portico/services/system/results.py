@@ -31,7 +31,7 @@ class EventEntry(Struct, rename="camel", omit_defaults=True):
     log_name: Annotated[str, "The log it stands in"]
     level: Annotated[Level, "How bad it is"]
     source: Annotated[str, "Who wrote it"]
-    event_id: Annotated[int | None, "What kind of event it is, where the log numbers them"]
+    event_id: Annotated[int, "The number of the event; 0 if the log does not number its events"]
     message: Annotated[str, "What it says"]
     timestamp: Annotated[str, "When it was written"]
     computer: Annotated[str, "The machine it was written on"]

@@ -83,7 +83,7 @@ class Query(Struct, frozen=True):
             entry.level >= self.min_level
             and (self.start is None or entry.time >= self.start)
             and (self.end is None or entry.time <= self.end)
-            and (self.event_id is None or entry.event_id == self.event_id)
+            and (self.event_id is None or (entry.event_id or 0) == self.event_id)
             and (self.source is None or self.names(entry.source) or any(map(self.names, entry.also)))
             and (self.contains is None or self.contains.casefold() in _shown(entry.message))
         )

@@ -40,6 +40,7 @@ from portico.services.system.eventlog.entries import (
     Query,
     Step,
 )
+from portico.services.system.eventlog.event_messages import sentence, with_parameters
 
 REPLY_SECONDS = 3.0
 LARGEST_ANSWER = 256 * 2**20
@@ -339,17 +340,26 @@ def event_entry(
         level = ERROR
     data = event.get("EventData") or event.get("UserData")
     created = _attributes(system.get("TimeCreated")).get("SystemTime") or written
+    source = str(provider.get("Name") or provider.get("EventSourceName") or "")
+    event_id = _number(system.get("EventID"))
     return LogEntry(
         id=id,
         time=_time(str(created)),
         level=level,
-        source=str(provider.get("Name") or provider.get("EventSourceName") or ""),
-        message=message or "; ".join(_said("", data)),
+        source=source,
+        message=message or _message(source, event_id, data),
         computer=str(system.get("Computer") or ""),
         position=position,
-        event_id=_number(system.get("EventID")),
+        event_id=event_id,
         fields=event,
     )
+
+
+def _message(source: str, event_id: int | None, data: Any) -> str:
+    """Return the sentence of an event, if it is a common one, and its data."""
+    said = with_parameters("; ".join(_said("", data)))
+    known = sentence(source, event_id)
+    return f"{known} {said}".rstrip() if known else said
 
 
 def _object(value: Any) -> dict[str, Any]:
