@@ -112,7 +112,8 @@ _ADDRESS_WORD = re.compile(
     r"[\s\"'=:(\[<]{1,3}\Z",
     re.IGNORECASE,
 )
-_VERSION_FIELD = re.compile(r".*version.*|.*(?:_|\b)ver|.*Ver|pv", re.IGNORECASE)
+# `DriverVer` and `app_ver`, but not `Server`.
+_VERSION_FIELD = re.compile(r"(?i:.*version.*|pv)|.*[a-z]Ver|(?:.*_)?ver")
 _VERSION = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _CONTEXT_CHARS = 64
 

@@ -22,7 +22,7 @@ _SURE_LINE = re.compile(_SURE)
 # No unindented line belongs to a trace unless one of these is near.
 _SIGN = re.compile(
     rb"\n(?:Traceback \(most|[ \t]+at |Caused by: |goroutine \d+ \[|Stack trace:|stack backtrace:"
-    rb"|thread '[^'\n]*' (?:\(\d+\) )?pani)"
+    rb"|thread '[^'\n]*' (?:\(\d+\) )?pani|During handling of the above|The above exception was)"
 )
 _PYTHON = b"Traceback (most recent call last):"
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
@@ -69,16 +69,22 @@ def continued_lines(data: bytes) -> Iterator[int]:
     while sign_at is not None:
         # The line above an indented frame names the exception, and the entry may begin with the line above that.
         begin = max(last, _line_above(data, _line_above(data, sign_at + 1)))
-        trace = _Trace()
+        trace = _TraceReader()
         for start, line, below in _lines(data, begin):
             last = start
             if trace.continues(line, below):
                 yield start
-            if start > sign_at + 1 and not trace.is_open and _SIGN.match(data, start + len(line)) is None:
+            if start > sign_at + 1 and not trace.is_open and not _goes_on(data, start + len(line)):
                 break
         else:
             return
         sign_at = _next_sign(data, last)
+
+
+def _goes_on(data: bytes, end: int) -> bool:
+    """Return whether a sign of a trace follows the line that ends here: in the next line, or behind blank lines."""
+    following = LINE_START.search(data, end)
+    return bool(_SIGN.match(data, end) or (following is not None and _SIGN.match(data, following.start())))
 
 
 def _next_sign(data: bytes, at: int) -> int | None:
@@ -109,7 +115,7 @@ def _lines(data: bytes, begin: int) -> Iterator[tuple[int, bytes, bytes]]:
         begin = match.end()
 
 
-class _Trace:
+class _TraceReader:
     """Decides line by line whether it continues the entry before it. It is given unindented lines only."""
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 Parsing a line takes some 20 µs, and most lines of a log are not errors. A level leaves a trace in the bytes of its
 line: a word (`error`), a letter (`E/`, `E0131`), or a number (`<11>`, `"level":50`, a status of HTTP). One pattern has
-all the traces of the levels from a minimum on. It matches more lines than have such a level, and never fewer: the lines that it
-finds are parsed, and that decides.
+all the traces of the levels from a minimum on. It matches more lines than have such a level, and never fewer: the
+lines that it finds are parsed, and that decides.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def _level(word: str) -> int:
 
 # Words that suggest a level, the worst level first; between boundaries of words.
 GUESS_WORDS = {
-    CRITICAL: "panic|emerg(?:ency)?|critical|crit|fatal",
+    CRITICAL: "panic|panicked|emerg(?:ency)?|critical|crit|fatal",
     ERROR: "err|error|errors|fail|failed|failure|denied|segfault|exception|traceback",
     WARNING: "warn|warning|deprecated|timed? ?out",
     DEBUG: "debug|trace",
