@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import lru_cache
 
 from portico.services.system.eventlog import times
 from portico.services.system.eventlog.times import DAY
 
 # `Jun 14 `, `06-14 `, `06/14 ` and `E0614 ` at the beginning of a line, perhaps behind a priority.
-_DAY_KEY = re.compile(rb"\n(?:<\d{1,3}>|[IWEFD](?=\d{4} ))?([A-Z][a-z]{2} [ \d]\d|\d\d[-/]\d\d|\d{4}) ")
+_PREFIX = rb"(?:<\d{1,3}>|[IWEFD](?=\d{4} ))?"
+_KEY = _PREFIX + rb"([A-Z][a-z]{2} [ \d]\d|\d\d[-/]\d\d|\d{4}) "
+_DAY_KEY = re.compile(rb"\n" + _KEY)
 
 
 class Days:
@@ -43,9 +46,11 @@ def days_of(data: bytes, newest: int) -> Days | None:
     line depends on the clock times around it.
     """
     runs: list[tuple[int, bytes]] = []
-    for match in _DAY_KEY.finditer(b"\n" + data):
-        if not runs or runs[-1][1] != match[1]:
-            runs.append((match.start(), match[1]))
+    lines = b"\n" + data
+    match = _DAY_KEY.search(lines)
+    while match is not None:
+        runs.append((match.start(), match[1]))
+        match = _other_day(match[1]).search(lines, match.end())
     begins: list[int] = []
     ends: list[int] = []
     bound = newest
@@ -57,6 +62,12 @@ def days_of(data: bytes, newest: int) -> Days | None:
         begins.append(begin)
         ends.append(bound + DAY - 1)
     return Days(begins[::-1], ends[::-1]) if runs else None
+
+
+@lru_cache(1024)
+def _other_day(key: bytes) -> re.Pattern[bytes]:
+    """Return a pattern for the beginning of a line of another day: most lines have the day of the line before them."""
+    return re.compile(rb"\n(?!%b%b )%b" % (_PREFIX, re.escape(key), _KEY))
 
 
 def _spelled(key: bytes) -> str:

@@ -149,20 +149,25 @@ class Logs:
             page = numbers[0] if numbers else None
         size = min(limit, MAX_PAGE_ENTRIES)
         page = page or self._pages.number(question, offset, size)
+        counting = _Counting(self, log, query, fits, is_first=cursor is None)
         asked = _RunningQuery(log, query, position, self.clock, seconds, fits, oldest_first=oldest_first)
         with closing(asked):
             if cursor is None:
                 asked.skip(offset)
-            entries = _page(asked, size)
+            # Where all matches are known, the log need not be searched behind the last of them.
+            left = counting.left(offset)
+            entries = _page(asked, size if left is None else min(size, left))
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
             position = asked.position
             missing: list[str] = []
             following = None if position is None else self._cursors.issue(question, [position, seen, page + 1], missing)
             timed_out = asked.timed_out
-            counting = _Counting(self, log, query, fits, is_first=cursor is None)
-            asked.allow(REST_SECONDS, MOST_COUNTED)
-            is_end = asked.next() is None and not asked.timed_out
+            if left is None:
+                asked.allow(REST_SECONDS, MOST_COUNTED)
+                is_end = asked.next() is None and not asked.timed_out
+            else:
+                is_end = len(entries) >= left
             total, counted = counting.total(asked, seen, is_end=is_end, oldest_first=oldest_first)
         # Where it was not looked to the end, there may be more.
         has_more = not is_end and (total > seen or not counted or oldest_first)
@@ -278,14 +283,19 @@ class _Counting:
             self._stamp = None
         self._name = _key(log.name, query, None if fits is None else fits.key)
 
+    def left(self, offset: int) -> int | None:
+        """Return how many entries match behind an offset, if that is known; not for a page behind a cursor."""
+        known = self._known()
+        return max(0, known.total - offset) if self._stores and known is not None and known.is_exact else None
+
     def total(self, asked: _RunningQuery, seen: int, *, is_end: bool, oldest_first: bool) -> tuple[int, bool]:
         """Return how many entries match, at least, and whether these are all. `asked` has gone one entry beyond the
         page, unless it was at its end."""
         known = self._known()
-        if is_end:
-            return self._store(seen, None, is_exact=True)
         if known is not None and known.is_exact:
             return max(known.total, seen), True
+        if is_end:
+            return self._store(seen, None, is_exact=True)
         if self._query.is_open and not asked.timed_out and (count := self._log.count()) is not None:
             return max(seen + 1, count), True
         least = seen if asked.timed_out else seen + 1
