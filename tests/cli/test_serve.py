@@ -190,8 +190,8 @@ def test_a_directory_is_not_a_file(refused: Refused, tmp_path: Path) -> None:
 
 def test_a_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
-    line = refused("serve", "one.py", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
-    assert "LOG_LEVEL" in line
+    line = refused("serve", "one.py", "--log-level", "loud", cwd=tmp_path)
+    assert "--log-level" in line
     assert "loud" in line
     assert "debug" in line
 
@@ -281,8 +281,21 @@ def test_the_level_of_the_log_goes_by_the_usual_names(run: Run, tmp_path: Path, 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_level_of_the_log_that_is_none_is_refused(refused: Refused, tmp_path: Path) -> None:
-    assert "LOG_LEVEL is 'loud'" in refused("serve", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
+def test_an_unknown_log_level_in_the_environment_is_a_warning(run: Run, tmp_path: Path) -> None:
+    done = run("serve", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
+    assert done.returncode == 0
+    assert "LOG_LEVEL is 'loud'" in done.stderr
+
+
+@pytest.mark.parametrize("level", ["verbose", "silly", "notice", "off", "http", "trace", "SILENT", "Fatal"])
+def test_log_levels_of_other_programs_are_understood(run: Run, tmp_path: Path, level: str) -> None:
+    done = run("serve", cwd=tmp_path, env={"LOG_LEVEL": level})
+    assert done.returncode == 0
+    assert "not a level" not in done.stderr
+
+
+def test_an_unknown_log_level_on_the_command_line_is_refused(refused: Refused, tmp_path: Path) -> None:
+    assert "--log-level is 'loud'" in refused("serve", "--log-level", "loud", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("port", ["80000", "65536", "-1", "http", "²", "8080.5"])

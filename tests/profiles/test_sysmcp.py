@@ -26,7 +26,16 @@ OPENED = (
     '"serverInfo":{"name":"SysMCP","version":"1.0.0"}}}'
 )
 # The six of the document, in its order; behind them what lists what reg_read reads.
-LISTED = ["eventlog_query", "eventlog_list_logs", "fs_search", "fs_stat", "reg_read", "reg_write", "reg_list"]
+LISTED = [
+    "eventlog_query",
+    "eventlog_list_logs",
+    "fs_search",
+    "fs_stat",
+    "reg_read",
+    "reg_write",
+    "reg_list",
+    "fs_read",
+]
 ENTRIES = 523
 
 
@@ -153,7 +162,7 @@ async def test_a_query_answers_with_success_and_data(sysmcp: Any) -> None:
     assert isinstance(entry["id"], int)
     assert (entry["logName"], entry["source"], entry["message"]) == ("System", "kernel", "Event 522")
     assert entry["timestamp"] == "2024-02-10T10:08:42Z"
-    assert "eventId" in entry
+    assert entry["eventId"] == 0
     # The same for clients that read content.
     assert json.loads(result["content"][0]["text"]) == data
 

@@ -41,12 +41,29 @@ async def test_every_error_has_its_code_and_the_next_request_is_answered(serve: 
     ):
         error = json.loads(await child.exchange(line))["error"]
         assert (error["code"], bool(error["message"])) == (code, True)
-        assert len(await child.tools()) == 7
+        assert len(await child.tools()) == 8
 
 
 async def test_details_of_an_error_are_in_its_data(serve: Serve) -> None:
     error = (await (await opened(serve)).call("fs_stta"))["error"]
     assert error["data"]["name"] == "ToolNotFound" and error["data"]["suggestions"][0] == "fs_stat"
+    assert error["data"]["code"] == "MCP-ToolNotFound" and isinstance(error["data"]["details"], str)
+
+
+async def test_a_failed_call_has_the_code_of_the_table(serve: Serve) -> None:
+    child = await opened(serve)
+    failed = (await child.call("eventlog_query", logName="nowhere"))["result"]["error"]
+    assert (failed["code"], failed["errorCode"]) == ("ToolExecutionError", "MCP-ToolExecutionError")
+    wrong = (await child.call("eventlog_query", logName="System", limit="many"))["result"]["error"]
+    assert (wrong["code"], wrong["errorCode"]) == ("InvalidParams", "MCP-ValidationError")
+
+
+async def test_a_missing_argument_and_a_wrong_type_are_expected_in_the_same_words(serve: Serve) -> None:
+    child = await opened(serve)
+    missing = (await child.call("eventlog_query"))["result"]["error"]["details"]
+    wrong = (await child.call("eventlog_query", logName=5))["result"]["error"]["details"]
+    assert missing["expected"] == wrong["expected"] == "string"
+    assert missing["path"] == wrong["path"] == "arguments.logName"
 
 
 async def test_a_batch_is_answered_as_one(serve: Serve) -> None:

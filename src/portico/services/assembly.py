@@ -127,6 +127,8 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
+    if said.server.error_details:
+        server.use(shapes.adding_details)
     if logs_calls(said):
         server.use(shapes.logging_calls(server))
     wanted = names if names is not None else said.serve.services
@@ -219,7 +221,7 @@ def _where(files: Sequence[Path], service: str, option: str) -> str:
     return f"{found[-1]}: " if found and option else ""
 
 
-_SAID_LATER = ("unknown_tool", "unknown_prompt")
+_SAID_LATER = ("unknown_tool", "unknown_prompt", "error_details")
 
 
 def _identity(said: ServerIdentity) -> dict[str, Any]:

@@ -21,9 +21,10 @@ _SAID_ELSEWHERE = frozenset({"error_type", "error_message", "error_details", "br
 LONGEST_REPEATED = 200
 
 
-def around(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that stand beside the content. On success there is no `error` at all: its published schema wants an
-    object there."""
+def around(result: CallToolResult, error: Mapping[str, Any], code_prefix: str = "") -> dict[str, Any]:
+    """Return the members that stand beside the content. On success there is no `error` at all: its published schema
+    wants an object there. With a `code_prefix` an error has its code in a table of error codes, such as
+    `MCP-ValidationError`, as `errorCode`."""
     own = _own_words(result)
     if not result.is_error:
         if own is not None:
@@ -41,6 +42,9 @@ def around(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
         "message": message,
         "details": error.get("details", error.get("error_details")),
     }
+    if code_prefix:
+        is_invalid = described["code"] == "InvalidParams" or described["error_type"] == "ValidationError"
+        described["errorCode"] = f"{code_prefix}{'ValidationError' if is_invalid else 'ToolExecutionError'}"
     explanation = own["explanation"] if own is not None else None
     return {"success": False, "status": "failure", "data": None, "error": described, "explanation": explanation}
 
@@ -89,6 +93,9 @@ def mistake(problem: Problem, schema: dict[str, Any], params: CallToolParams) ->
         expected = " or ".join(wanted)
         details |= {"expected": expected, "received": given}
         message = f"Invalid parameter: {name} must be {'an' if expected[0] in 'aeiou' else 'a'} {expected}"
+    elif wanted and name not in sent:
+        # The same words whether an argument is missing or of another type.
+        details["expected"] = " or ".join(wanted)
     said: dict[str, Any] = {"parameter": name, "constraint": problem.expected}
     if name in sent:
         repeated = len(msgspec.json.encode(sent[name])) <= LONGEST_REPEATED

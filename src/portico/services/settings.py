@@ -60,6 +60,8 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unknown_tool: Table | None = None
     # The same for a prompt. A `number` in it is the code itself at 2024-11-05.
     unknown_prompt: Table | None = None
+    # Whether the data of every error has `details`, a sentence.
+    error_details: bool = False
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,6 +31,8 @@ class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     brief_errors: bool = False
     # success, status, data, error and explanation beside the content, where there is no structured content.
     envelope: bool = False
+    # With it an error in an envelope has an `errorCode` that begins so: `MCP-ToolExecutionError`.
+    error_code_prefix: str = ""
     # Tools are listed by their dotted names.
     dotted: bool = False
     # Every call leaves a line in the log.

@@ -196,7 +196,9 @@ class ShapedTool(Tool):
         about, revision = envelopes.about(result), call.revision or MODERN
         if result.is_error:
             result = replace(result, content=self._worded(result.content, about))
-        envelope = envelopes.around(result, {**about, **(error or {})}) if self._shape.envelope else {}
+        envelope = {}
+        if self._shape.envelope:
+            envelope = envelopes.around(result, {**about, **(error or {})}, self._shape.error_code_prefix)
         if envelope and revision > ENVELOPED_UNTIL:
             if _asks_for_envelope(call):
                 meta = result.meta if isinstance(result.meta, dict) else {}
@@ -344,3 +346,17 @@ def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> Middleware:
         return handle
 
     return around
+
+
+def adding_details(handler: Handler) -> Handler:
+    """Wrap a server so that the data of every error has `details`: the sentence that it has already, or its message."""
+
+    async def handle(call: Call) -> Any:
+        try:
+            return await handler(call)
+        except ProtocolError as failure:
+            data = failure.data if isinstance(failure.data, Mapping) else {}
+            failure.data = {"details": failure.message, **data}
+            raise
+
+    return handle

@@ -175,3 +175,33 @@ def test_an_audit_that_failed_is_an_error(keywords: object, level: int) -> None:
 )
 def test_an_event_of_any_shape_is_an_entry(event: dict[str, Any]) -> None:
     assert event_entry(event, id=1, position=1).id == 1
+
+
+def test_as_many_records_are_counted_as_are_read(evtx_files: list[Path]) -> None:
+    """Of damaged files, too, and the same number every time."""
+    for path in evtx_files:
+        log = EvtxLog("log", "", AllowedRoots([path]), str(path))
+        read = [step for step in log.newest_first(Query(), None, []) if isinstance(step, LogEntry)]
+        assert [log.count() for _ in range(3)] == [len(read)] * 3
+        forwards = [step.id for step in log.oldest_first(Query(), None, []) if isinstance(step, LogEntry)]
+        assert forwards == [entry.id for entry in reversed(read)]
+        for level in (2, 3):
+            expected = [entry.id for entry in read if entry.level >= level]
+            for _ in range(2):
+                query = Query(min_level=level)
+                steps = [step for step in log.newest_first(query, None, []) if isinstance(step, LogEntry)]
+                assert [entry.id for entry in steps if query.matches(entry)] == expected
+
+
+def test_common_events_have_a_sentence_and_parameters_a_text() -> None:
+    provider = {"#attributes": {"Name": "Microsoft-Windows-Security-Auditing"}}
+    event = {
+        "System": {"Provider": provider, "EventID": 4624, "Level": 0},
+        "EventData": {"ElevatedToken": "%%1842", "ImpersonationLevel": "%%1833", "Other": "%%65000"},
+    }
+    message = event_entry(event, id=1, position=1).message
+    assert message == (
+        "An account was successfully logged on. ElevatedToken=Yes; ImpersonationLevel=Impersonation; Other=%%65000"
+    )
+    event["System"]["EventID"] = 9999
+    assert event_entry(event, id=1, position=1).message.startswith("ElevatedToken=Yes")

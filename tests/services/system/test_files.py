@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,28 @@ def test_the_index_hears_of_what_comes_changes_and_goes(tree: Path, index: Index
     wait_until(index, lambda: index.search(FileCriteria(text="fresh"), str(tree), 0, 1)[0].size == 1000)
     shutil.rmtree(tree / "renamed")
     wait_until(index, lambda: found("hidden") == [] and found("deep") == [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of changes")
+def test_a_search_sees_what_was_just_written_and_removed(tree: Path, index: Index) -> None:
+    files = FileQueries(AllowedRoots([tree]), Cursors(b"k" * 32), index)
+    for n in range(20):
+        path = tree / f"fresh-{n}.txt"
+        path.write_text("x")
+        found = files.search(FileCriteria(text=path.name), None, None, 10, None)
+        assert found.used_index and found.problems == []
+        assert [row.name for row in found.files] == [path.name]
+        path.unlink()
+        assert files.search(FileCriteria(text=path.name), None, None, 10, None).files == []
+
+
+def test_a_search_says_when_the_index_may_lack_changes(
+    tree: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index._watch, "is_complete", False)
+    files = FileQueries(AllowedRoots([tree]), Cursors(b"k" * 32), index)
+    found = files.search(FileCriteria(text="txt"), None, None, 10, None)
+    assert found.used_index and "may lack the latest changes" in found.problems[0]
 
 
 def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,3 +211,88 @@ def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level
         checked += len(names)
     assert checked > 50
     machine.close()
+
+
+# The registry, and versions
+
+
+def registry(privacy: str = "anonymize") -> Machine:
+    return Machine(levels=levels({"reg": "read-write"}), privacy=privacy, machine_logs=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DisplayName", "Owner", "User", "UserName", "Host", "Server", "ServerName", "Domain", "PrincipalName", "Mail"],
+)
+def test_a_registry_value_is_read_as_it_was_written(name: str) -> None:
+    machine = registry()
+    key = r"HKCU\Software\P"
+    for text in ("Printer in the hall", "Internet", "Computer", "0x00000001", r"@%systemroot%\system32\afd.sys,-1000"):
+        machine.write(key, name, text, None, dry_run=False)
+        machine.write(key, "Description", f"The {text}", None, dry_run=False)
+        assert machine.value(key, name, 0, 1000).value == text
+        values = {value.name: value.value for value in machine.key(key).values}
+        assert values == {name: text, "Description": f"The {text}"}
+    machine.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "text"),
+    [
+        (r"HKLM\SYSTEM\ControlSet001\Control\ComputerName\ComputerName", "ComputerName", "PLUTO7"),
+        (r"HKLM\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters", "NV Hostname", "pluto7"),
+        (r"HKLM\SOFTWARE\Microsoft\Windows NT\CurrentVersion\Winlogon", "DefaultUserName", "adalbert"),
+        (r"HKLM\SOFTWARE\Microsoft\Windows NT\CurrentVersion", "RegisteredOwner", "Adalbert Stifter"),
+        (r"HKCU\Volatile Environment", "USERNAME", "adalbert"),
+        (r"HKCU\Software\SimonTatham\PuTTY\Sessions\box", "HostName", "box.example.net"),
+        (r"HKCU\Software\P", "Folder", r"C:\Users\adalbert\Desktop"),
+        (r"HKCU\Software\P", "Server", "203.0.113.77"),
+        (r"HKCU\Software\P", "Version", "seen from 203.0.113.77"),
+    ],
+)
+def test_names_in_the_registry_are_hidden_where_windows_has_them(key: str, name: str, text: str) -> None:
+    machine = registry()
+    machine.write(key, name, text, None, dry_run=False)
+    for value in (machine.value(key, name, 0, 1000).value, machine.key(key).values[0].value):
+        assert re.search(r"\b(?:user|host|address)-[0-9a-f]{12}\b", value)
+        assert "adalbert" not in value.casefold() and "pluto7" not in value.casefold() and "203.0" not in value
+    machine.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Definition Update (Definition 1.249.252.0)",
+        "upgraded from version 4.8.1.12 to 4.8.2.3",
+        "System.Web, Version=4.0.0.0, Culture=neutral",
+        "Windows Workflow Foundation 3.0.0.0",
+        "https://example.org/updates?to=5.19.6.0",
+        "ProductVersion=10.1.2.3",
+        "extension 2.5.29.15",
+        "RA6=fe80::/64",
+        "Queue=1::0+-1",
+    ],
+)
+def test_versions_are_not_addresses(text: str) -> None:
+    assert hidden({"message": text})["message"] == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DHCPRELEASE of 10.1.2.3",
+        "Bad protocol version identification from 203.0.113.9",
+        "connection from 10.1.2.0 port 5",
+        "route to 10.1.2.0/24",
+        "version 1.2.3.4, client 10.1.2.3",
+        "fe80::1ff:fe23:4567:890a",
+        "::ffff:203.0.113.9",
+    ],
+)
+def test_addresses_are_still_hidden(text: str) -> None:
+    assert "address-" in hidden({"message": text})["message"]
+
+
+def test_under_strict_every_doubtful_number_is_an_address() -> None:
+    strict = Anonymizer("strict", b"k" * 32)
+    assert "address-" in strict.hide({"message": "version 1.249.252.0"})["message"]

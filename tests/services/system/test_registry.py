@@ -280,3 +280,23 @@ def test_a_hive_that_was_cut_off_says_so(tmp_path: Path) -> None:
     registry = RegistryTree({"sample": HiveBranch(AllowedRoots([tmp_path]), str(path))}, writable=False)
     found = registry.content("sample")[1]
     assert found.problems == ["the file ends 16 bytes before the hive does"]
+
+
+@pytest.mark.parametrize("name", ["HKLM\\SYSTEM", "HKEY_LOCAL_MACHINE\\SYSTEM", "hklm/SYSTEM/", "SYSTEM"])
+def test_a_hive_may_be_configured_by_its_place(hive_files: dict[str, Path], name: str) -> None:
+    portable = PortableRegistry(":memory:")
+    tree = RegistryTree(branches({name: hive_files["SYSTEM"]}, portable))
+    path = "SYSTEM" if name == "SYSTEM" else "HKLM\\SYSTEM"
+    assert tree.value(f"{path}\\Select", "Current")[1].value in (1, 2)
+    assert "Select" in tree.content(path)[1].subkeys
+    if name != "SYSTEM":
+        assert tree.content("HKLM")[1].subkeys == ["SYSTEM"]
+    portable.close()
+
+
+@pytest.mark.parametrize("name", ["", "\\", "/"])
+def test_a_hive_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
+    portable = PortableRegistry(":memory:")
+    with pytest.raises(InvalidArgument, match="invalid name of a hive"):
+        branches({name: tmp_path / "hive"}, portable)
+    portable.close()

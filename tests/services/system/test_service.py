@@ -103,7 +103,7 @@ async def test_a_page_of_a_log(folder: Path) -> None:
             "logName": "app",
             "level": "ERROR",
             "source": "sshd",
-            "eventId": None,
+            "eventId": 0,
             "timestamp": "2026-01-01T00:00:59Z",
             "computer": "pc7",
         }

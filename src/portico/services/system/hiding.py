@@ -53,11 +53,15 @@ class HidingQuery:
         self._names += names
         return text
 
-    def said(self, result: T, besides: Iterable[Any] = (), around: str = "") -> T:
-        """A result as it may be shown. Names are learned from the fields of `besides` and the text `around` as well."""
+    def said(
+        self, result: T, besides: Iterable[Any] = (), around: str = "", known: Iterable[tuple[Kind, str]] = ()
+    ) -> T:
+        """Return a result as it may be shown. Names are also learned from the fields of `besides` and the text
+        `around`; those in `known` are given."""
         if not self.hides:
             return result
-        hidden = self._privacy.hide(msgspec.to_builtins(result), map(plain_all, besides), self._names, around)
+        names = [*self._names, *known]
+        hidden = self._privacy.hide(msgspec.to_builtins(result), map(plain_all, besides), names, around)
         return msgspec.convert(hidden, type(result))
 
     def learned(self) -> Learned:
@@ -77,6 +81,7 @@ class EntryFilter:
         self._question = question
         self._contains = None if asked.contains is None else opaque(asked.contains).casefold()
         self._source = Query(source=None if asked.source is None else opaque(asked.source))
+        self.key: object = [asked.contains, asked.source]
 
     def __call__(self, entry: LogEntry) -> bool:
         if self._contains is None and self._source.source is None:

@@ -27,6 +27,7 @@ from portico.services.system.hiding import EntryFilter, FileView, HidingQuery, c
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer, opaque
 from portico.services.system.registry.branches import PortableRegistry, branches
+from portico.services.system.registry.identities import names_in_values
 from portico.services.system.registry.tree import RegistryTree, shown
 from portico.services.system.results import (
     MOST_LISTED,
@@ -132,13 +133,23 @@ class Machine:
     def log_names(self) -> list[str]:
         return self._question().said(list(self.logs.all))
 
-    def query(self, name: str, query: Query, limit: int, offset: int, cursor: str | None) -> EventPage:
+    def query(
+        self, name: str, query: Query, limit: int, offset: int, cursor: str | None, *, oldest_first: bool = False
+    ) -> EventPage:
         with self._question() as asked:
             meant = msgspec.structs.replace(
                 query, contains=asked.meant(query.contains), source=asked.meant(query.source)
             )
             fits = EntryFilter(asked, query) if asked.hides else None
-            found = self.logs.query(asked.meant(name), meant, limit=limit, offset=offset, cursor=cursor, fits=fits)
+            found = self.logs.query(
+                asked.meant(name),
+                meant,
+                limit=limit,
+                offset=offset,
+                cursor=cursor,
+                fits=fits,
+                oldest_first=oldest_first,
+            )
             seen = found.offset + len(found.entries)
             page = EventPage(
                 entries=[_entry(name, entry, LONGEST_HIDDEN) for entry in found.entries],
@@ -146,8 +157,8 @@ class Machine:
                 total_is_exact=found.counted,
                 next_offset=seen if found.has_more else None,
                 next_cursor=found.cursor,
-                page=found.offset // limit + 1,
-                page_size=limit,
+                page=found.page,
+                page_size=found.page_size,
                 has_more=found.has_more,
                 timed_out=found.timed_out,
                 problems=found.problems,
@@ -262,21 +273,23 @@ class Machine:
                 next_cursor=self._cursors.issue(question, found.following, problems) if more else None,
                 problems=problems,
             )
-            return asked.said(result)
+            return asked.said(result, known=names_in_values(real, found.values))
 
     def value(self, path: str, name: str, offset: int, length: int) -> RegistryRead:
         with self._question() as asked:
             key = self._key(asked, path)
             real, found = self.registry.value(key, self._value_name(asked, key, name), offset, length)
-            return asked.said(RegistryRead(path=plain(real), **msgspec.structs.asdict(_value(found))))
+            result = RegistryRead(path=plain(real), **msgspec.structs.asdict(_value(found)))
+            return asked.said(result, known=names_in_values(real, [found]))
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         with self._question() as asked:
             key = self._key(asked, path)
             change = self.registry.write(key, self._value_name(asked, key, name), value, type, dry_run=dry_run)
             # As it was asked for: a token in it stays one.
-            change.name, change.before = name, None if change.before is None else _value(change.before)
-            return asked.said(change)
+            before = change.before
+            change.name, change.before = name, None if before is None else _value(before)
+            return asked.said(change, known=names_in_values(change.path, [] if before is None else [before]))
 
     # The machine
 
@@ -352,7 +365,7 @@ def _entry(name: str, entry: LogEntry, longest: int | None = None) -> EventEntry
         log_name=name,
         level=LEVELS[entry.level],
         source=plain(entry.source),
-        event_id=entry.event_id,
+        event_id=entry.event_id or 0,
         message=plain_text(entry.message if longest is None else entry.message[:longest]),
         timestamp=iso(entry.time),
         computer=plain(entry.computer),

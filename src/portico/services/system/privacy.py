@@ -47,7 +47,9 @@ _KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _FIELD
 
 # Accounts, domains and addresses that every machine has, and what is written where there is none.
 WELL_KNOWN = frozenset(Path(__file__).with_name("well_known_names.txt").read_text(encoding="utf-8").splitlines())
-_WELL_KNOWN_SID = re.compile(r"S-1-(?:[0-4]-\d+|5-(?:\d{1,2}|32-\d{3}|80-0|90-0-\d+|96-0-\d+)|16-\d+)", re.IGNORECASE)
+_WELL_KNOWN_SID = re.compile(
+    r"S-1-(?:[0-4]-\d+|5-(?:\d{1,3}|32-\d{3}|64-\d{1,2}|80-0|90-0-\d+|96-0-\d+)|15-[23]-[\d-]+|16-\d+)", re.IGNORECASE
+)
 _WORDS = (
     "and at by for from id in is logged login name not of on or password public shared the to user was with invalid"
 )
@@ -86,7 +88,7 @@ _SPOKEN: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     (("user",), re.compile(rf"\b[Uu]ser(?:[Nn]ame)?(?:=|: ){_NAME}|\b(?:for|invalid|illegal) user {_NAME}")),
     (("logname=", "acct=", "uid="), re.compile(rf"\b(?:logname|acct|uid)={_NAME}")),
     ((" for ",), re.compile(rf" for {_NAME} (?:from|by) ")),
-    (("home", "sers"), re.compile(rf"[/\\](?:home|[Uu]sers)[/\\]{_NAME}")),
+    (("home", "sers", "Settings"), re.compile(rf"[/\\](?:home|[Uu]sers|Documents and Settings)[/\\]{_NAME}")),
 )
 _HOST = re.compile(r"(?:\brhost=|\bfrom (?:\S{1,64} \()?)([A-Za-z0-9][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})")
 
@@ -97,6 +99,23 @@ _LINE = re.compile(
     re.M,
 )
 _LETTER = re.compile(r"[^\W\d_]|::|\d\.\d")
+# Values of fields that hold a name elsewhere: a number, and where a program has a text (`@%SystemRoot%\\x.dll,-1`).
+_NOT_A_NAME = re.compile(r"%%\d|@[^@]{1,250},-\d{1,6}(?:;|\Z)|0x[0-9A-Fa-f]+\Z")
+# Four numbers with dots are a version behind one of these words, and an address behind one of those.
+_VERSION_WORD = re.compile(
+    r"(?:version|definition|revision|build|firmware|(?<![a-z])ver)s?[\s\"'=:([#.]{0,4}(?:(?:is|was|number)\s)?"
+    r"(?:v?\d+(?:\.\d+){1,3}\s(?:to|and|or|->)\s)*\Z",
+    re.IGNORECASE,
+)
+_ADDRESS_WORD = re.compile(
+    r"(?<![A-Za-z])(?:from|ip|ipv4|addr|address|host|net|network|subnet|src|dst|source|destination|client|peer|server|gateway|route)"
+    r"[\s\"'=:(\[<]{1,3}\Z",
+    re.IGNORECASE,
+)
+# `DriverVer` and `app_ver`, but not `Server`.
+_VERSION_FIELD = re.compile(r"(?i:.*version.*|pv)|.*[a-z]Ver|(?:.*_)?ver")
+_VERSION = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_CONTEXT_CHARS = 64
 
 _kinds: dict[str, Kind | None] = {}
 
@@ -113,7 +132,7 @@ def kind_of(field: str) -> Kind | None:
 def in_field(kind: Kind, value: str) -> Iterator[tuple[Kind, str]]:
     """The names in a field: `DOMAIN\\user` and `user@domain` are two, and a host may come with its domain."""
     value = value.strip()
-    if not 1 < len(value) <= 256 or value.startswith("%%") or not _LETTER.search(value):
+    if not 1 < len(value) <= 256 or _NOT_A_NAME.match(value) or not _LETTER.search(value):
         return
     if kind == "sid":
         if FORMS[0][2].fullmatch(value):
@@ -165,9 +184,34 @@ def is_well_known(name: str) -> bool:
     return name.casefold() in WELL_KNOWN or _WELL_KNOWN_SID.fullmatch(name) is not None
 
 
-def looks_like_address(text: str) -> bool:
-    """Whether a text that no field calls an address is one: `a::b` could be, but is rather C++."""
-    return is_address(text) and any(character.isdigit() for character in text)
+def looks_like_address(match: re.Match[str], *, is_strict: bool = False) -> bool:
+    """Return whether a match in a text is the address of a host, although no field calls it one.
+
+    `a::b` could be an address but is rather C++, and `1::0` is a position. `1.249.252.0` could be a network, but is
+    rather a version, unless the words around it say otherwise. `is_strict` takes every doubtful case for an address.
+    """
+    text = match[0]
+    if not is_address(text) or not any(character.isdigit() for character in text):
+        return False
+    if is_strict:
+        return True
+    if ":" in text:
+        return _is_host_v6(text)
+    before = match.string[max(0, match.start() - _CONTEXT_CHARS) : match.start()]
+    if _VERSION_WORD.search(before):
+        return False
+    # A network, or an identifier of X.500: 2.5.29.15 is the use of a key, 2.5.4.3 a common name.
+    is_doubtful = text.endswith(".0") or text.startswith(("2.5.29.", "2.5.4."))
+    return not is_doubtful or match.string[match.end() : match.end() + 1] == "/" or bool(_ADDRESS_WORD.search(before))
+
+
+def _is_host_v6(text: str) -> bool:
+    """Return whether an IPv6 address can be that of a host: not a prefix (`fe80::`) and not a multicast group."""
+    address = ipaddress.IPv6Address(text.partition("%")[0])
+    if address.is_multicast or (text.endswith("::") and text.count(":") < 7):
+        return False
+    # Addresses that are in use begin with a group of several digits, or with none (`::ffff:192.0.2.1`).
+    return len(text.partition(":")[0]) != 1 or text.count(":") == 7
 
 
 def is_address(text: str) -> bool:
@@ -290,7 +334,7 @@ class Learned:
         if isinstance(value, dict):
             for name, one in value.items():
                 below = is_open or name in OPEN_FIELDS
-                self.study(one, self._field(value, name, field), texts=texts, is_open=below)
+                self.study(one, self._field(value, name, field, is_open=is_open), texts=texts, is_open=below)
         elif isinstance(value, list | tuple):
             for one in value:
                 self.study(one, field, texts=texts, is_open=is_open)
@@ -301,9 +345,11 @@ class Learned:
             for found in in_text(value) if texts else ():
                 self._learn(*found)
 
-    def _field(self, parent: dict[str, Any], name: str, above: str) -> str:
-        """What a member is called. XML's members are `#text`; a value of a registry has its name beside it."""
-        if name == "value" and isinstance(parent.get("name"), str):
+    def _field(self, parent: dict[str, Any], name: str, above: str, *, is_open: bool) -> str:
+        """Return the name of a member's field. Members of XML elements are called `#text`, and in the data of an event
+        a name may be the sibling of its value. A value in the registry is not named by its field: `DisplayName` and
+        `Owner` are names of programs and services there."""
+        if is_open and name == "value" and isinstance(parent.get("name"), str):
             return str(parent["name"])
         return above if name.startswith("#") else name
 
@@ -326,15 +372,24 @@ class Learned:
 
     def hidden(self, value: Any, field: str = "", *, is_open: bool = False) -> Any:
         if isinstance(value, str):
-            return value if field in SAFE_FIELDS and not is_open else self.masked(value)
+            is_shown = (field in SAFE_FIELDS and not is_open) or self._is_version(field, value)
+            return value if is_shown else self.masked(value)
         if isinstance(value, dict):
             return {
-                self._member(name) if is_open else name: self.hidden(one, name, is_open=is_open or name in OPEN_FIELDS)
+                self._member(name) if is_open else name: self.hidden(
+                    one, self._field(value, name, field, is_open=True), is_open=is_open or name in OPEN_FIELDS
+                )
                 for name, one in value.items()
             }
         if isinstance(value, list | tuple):
             return [self.hidden(one, field, is_open=is_open) for one in value]
         return value
+
+    def _is_version(self, field: str, value: str) -> bool:
+        """Return whether a field holds a version that has the form of an address, such as DriverVersion 1.0.0.11."""
+        if _VERSION.fullmatch(value) is None or self._anonymizer.level == "strict":
+            return False
+        return _VERSION_FIELD.fullmatch(field) is not None and value not in self._kinds
 
     def _member(self, name: str) -> str:
         """Formats have members that are called as an account that everybody has: `System`."""
@@ -381,7 +436,9 @@ class Learned:
         return self._anonymizer.token(self._kinds[low[begin:end]], _slice(text, places, begin, end))
 
     def _form(self, kind: Kind, found: re.Match[str]) -> str:
-        if (kind == "address" and not looks_like_address(found[0])) or not self._anonymizer.is_private(found[0]):
+        if kind == "address" and not looks_like_address(found, is_strict=self._anonymizer.level == "strict"):
+            return found[0]
+        if not self._anonymizer.is_private(found[0]):
             return found[0]
         return self._anonymizer.token(kind, found[0])
 

@@ -13,6 +13,8 @@ Mode = Literal["CONTAINS", "FREETEXT"]
 Algorithm = Annotated[Literal["sha256", "sha512", "sha1", "md5", "blake2b"], "How it is computed"]
 
 LARGEST_READ = 2**20
+# Entries on a page of a log, whatever its limit.
+MAX_PAGE_ENTRIES = 6000
 # Subkeys, and values, on a page of a registry key.
 MOST_LISTED = 1000
 
@@ -29,7 +31,7 @@ class EventEntry(Struct, rename="camel", omit_defaults=True):
     log_name: Annotated[str, "The log it stands in"]
     level: Annotated[Level, "How bad it is"]
     source: Annotated[str, "Who wrote it"]
-    event_id: Annotated[int | None, "What kind of event it is, where the log numbers them"]
+    event_id: Annotated[int, "The number of the event; 0 if the log does not number its events"]
     message: Annotated[str, "What it says"]
     timestamp: Annotated[str, "When it was written"]
     computer: Annotated[str, "The machine it was written on"]
@@ -41,15 +43,17 @@ class EventEntry(Struct, rename="camel", omit_defaults=True):
 
 
 class EventPage(Struct, rename="camel"):
-    """Entries, newest first."""
+    """Entries of a log, in the order that was asked for."""
 
-    entries: Annotated[list[EventEntry], "Newest first"]
-    total_count: Annotated[int, "How many match; at least so many if totalIsExact is false"]
+    entries: Annotated[list[EventEntry], "Newest first, or oldest first with order=asc"]
+    total_count: Annotated[int, "How many entries match; a lower bound if totalIsExact is false"]
     total_is_exact: Annotated[bool, "Whether all were counted"]
     next_offset: Annotated[int | None, "Where the next page begins; null on the last"]
     next_cursor: Annotated[str | None, "Pass it as cursor for the next page: it stays right while the log grows"]
     page: Annotated[int, "Which page this is, from 1"]
-    page_size: Annotated[int, "How many entries a page has"]
+    page_size: Annotated[
+        int, "The most entries on this page: limit, at most 6000, or fewer where their messages have no room"
+    ]
     has_more: Annotated[bool, "Whether there is a next page"]
     timed_out: Annotated[bool, "There was not enough time to look through everything; the next page goes on"] = False
     problems: Annotated[list[str], "What could not be read, and why"] = []

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from msgspec import Meta
 
-from portico import Server, Service, completion, prompt, resource, tool
+from portico import Server, Service, UsageError, completion, prompt, resource, tool
 from portico.extend import BackgroundTasks, Component, explained
 from portico.services.system import levels as allowed
 from portico.services.system.file_tools import FileTools
@@ -68,6 +68,9 @@ class System(Service):
         client_roots: bool = False,
     ) -> None:
         super().__init__()
+        for name in hives or {}:
+            if not name.strip("\\/ "):
+                raise UsageError(f"hives: expected a name such as SYSTEM or HKLM\\SYSTEM, got {name!r}")
         self.levels = allowed.levels(levels or {})
         options: dict[str, Any] = {
             "roots": list(roots),

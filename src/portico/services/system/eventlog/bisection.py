@@ -7,9 +7,10 @@ read from its end, as long as that takes.
 
 from __future__ import annotations
 
+from portico.services.system.eventlog.continuations import INDENTS
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.lines import parse
-from portico.services.system.eventlog.textfile import GOES_ON, LONGEST_LINE, LogFile, behind_line
+from portico.services.system.eventlog.textfile import LONGEST_LINE, LogFile, behind_line
 from portico.services.system.text import decoded
 
 SAMPLES = 128
@@ -69,7 +70,7 @@ def _time_near(part: LogFile, offset: int, end: int) -> tuple[tuple[int, int] | 
             if not is_all and not (is_last and len(lines[-1]) > _HEAD):
                 lines.pop()  # it may not be whole
             for line in lines:
-                if line[:1] not in GOES_ON and (time := parse(decoded(line), part.newest).time) is not None:
+                if line[:1] not in INDENTS and (time := parse(decoded(line), part.newest).time) is not None:
                     return (base + at, time), False
                 at += len(line) + 1
         elif is_last:

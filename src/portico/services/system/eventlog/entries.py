@@ -23,6 +23,7 @@ Guess = Literal["zone", "year", "date", "time"]
 
 COUNTING_SECONDS = 2.0
 MOST_SINCE = 10_000
+MAX_REVERSED_ENTRIES = 50_000
 
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
 
@@ -82,7 +83,7 @@ class Query(Struct, frozen=True):
             entry.level >= self.min_level
             and (self.start is None or entry.time >= self.start)
             and (self.end is None or entry.time <= self.end)
-            and (self.event_id is None or entry.event_id == self.event_id)
+            and (self.event_id is None or (entry.event_id or 0) == self.event_id)
             and (self.source is None or self.names(entry.source) or any(map(self.names, entry.also)))
             and (self.contains is None or self.contains.casefold() in _shown(entry.message))
         )
@@ -116,6 +117,27 @@ class Log(ABC):
 
         What was found damaged is added to `problems`.
         """
+
+    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        """Yield entries that may match, from the oldest on or from behind a position that this method gave.
+
+        This one reads the log backwards, as it is stored, and turns the result around.
+        """
+        found: list[LogEntry] = []
+        for step in self.newest_first(query, None, problems):
+            if isinstance(step, LogEntry) and query.matches(step):
+                if after is not None and (step.id == after[0] or step.time < after[1]):
+                    break
+                found.append(step)
+                if len(found) > MAX_REVERSED_ENTRIES:
+                    raise InvalidArgument(
+                        f"More than {MAX_REVERSED_ENTRIES:,} entries match, and this log is read from its end. "
+                        "Narrow the query with startTime and endTime, or ask for the newest entries first."
+                    )
+            yield None
+        for entry in reversed(found):
+            entry.position = [entry.id, entry.time]
+            yield entry
 
     @abstractmethod
     def entry(self, id: int) -> LogEntry | None:
@@ -155,6 +177,10 @@ class Log(ABC):
     def stamp(self) -> object:
         """Something that is different when the log has grown."""
         return None
+
+    def has_only_grown(self, before: object, now: object) -> bool:
+        """Return whether a log has lost nothing between two stamps of it."""
+        return before == now
 
 
 def iso(time: int) -> str:

@@ -12,7 +12,9 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
@@ -26,16 +28,20 @@ from portico.extend import decode_bounded
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MissingDependency
 from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
     CRITICAL,
     DEBUG,
     ERROR,
     INFORMATION,
     WARNING,
+    EmptyStretch,
     Log,
     LogEntry,
     Position,
     Query,
+    Step,
 )
+from portico.services.system.eventlog.event_messages import sentence, with_parameters
 
 REPLY_SECONDS = 3.0
 LARGEST_ANSWER = 256 * 2**20
@@ -123,6 +129,7 @@ def close() -> None:
 CHUNK = 65536
 HEADER = 4096
 MOST_CHUNKS = 65536
+MAX_CHUNK_FACTS = 65536
 
 # winmeta.xml: 0 is "log always", then from critical to verbose. Audits say success or failure by keyword.
 OF_LEVEL = {0: INFORMATION, 1: CRITICAL, 2: ERROR, 3: WARNING, 4: INFORMATION, 5: DEBUG}
@@ -139,10 +146,7 @@ _HEADER = _header()
 
 
 class EvtxLog(Log):
-    """One file. `tag` keeps the ids of several files of one log apart.
-
-    It does not know its `count`: what the chunks claim is only true of those that are whole.
-    """
+    """One file. `tag` keeps the ids of several files of one log apart."""
 
     def __init__(self, name: str, description: str, roots: AllowedRoots, path: str, tag: int = 0) -> None:
         super().__init__(name, description)
@@ -150,7 +154,7 @@ class EvtxLog(Log):
         self._path = path
         self._tag = tag << 32
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
         with ExitStack() as stack:
             try:
                 file = stack.enter_context(self._roots.open(self._path))
@@ -160,15 +164,37 @@ class EvtxLog(Log):
             for first, _, slot in reversed(chunks(file)):
                 if after is not None and first > after[0]:
                     continue
+                if not _CHUNKS.may_have(file, slot, query.min_level):
+                    yield EmptyStretch([first, slot])
+                    continue
                 records, damage = records_of(file, slot)
                 if damage:
                     first_words = damage[0].partition("\n")[0][:120]
                     problems.append(f"chunk {slot}: some of it is damaged, {len(damage)} times ({first_words})")
+                worst = DEBUG
                 for record in reversed(records):
-                    number = record["event_record_id"]
-                    yield entry_of(record, slot, self._tag) if after is None or [number, slot] < after else None
+                    entry = entry_of(record, slot, self._tag)
+                    worst = max(worst, entry.level)
+                    yield entry if after is None or entry.position < after else None
+                if not damage:
+                    _CHUNKS.note_level(file, slot, worst)
                 if not records:
                     yield None
+
+    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._roots.open(self._path))
+            except Absent as absent:
+                problems.append(str(absent))
+                return
+            for _, last, slot in chunks(file):
+                if (after is not None and last < after[0]) or not _CHUNKS.may_have(file, slot, query.min_level):
+                    continue
+                for record in records_of(file, slot)[0]:
+                    entry = entry_of(record, slot, self._tag)
+                    yield entry if after is None or entry.position > after else None
+                yield None
 
     def entry(self, id: int) -> LogEntry | None:
         number = id - self._tag
@@ -181,12 +207,92 @@ class EvtxLog(Log):
                             return entry_of(record, slot, self._tag)
         return None
 
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
+        deadline = time.monotonic() + seconds
+        try:
+            with self._roots.open(self._path) as file:
+                return _CHUNKS.count(file, deadline)
+        except Absent:
+            return 0
+
     def size(self) -> int | None:
         return self._roots.stat(self._path)[0].st_size
 
     def stamp(self) -> object:
         info, _ = self._roots.stat(self._path)
         return info.st_size, info.st_mtime_ns
+
+
+class ChunkFacts:
+    """What is known of the chunks of files, by version of a file: how many records each has, and the worst level.
+
+    A file has a version by its size and its time; one that Windows writes to gets a new one with every record.
+    """
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._levels: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def count(self, file: OpenFile, deadline: float) -> int | None:
+        """Return how many records a file has that can be read, or None if there is no time to count them. What was
+        counted is not counted again."""
+        total = 0
+        for _, _, slot in chunks(file):
+            key = (*_version(file), slot)
+            counted = self._counts.get(key)
+            if counted is None:
+                if time.monotonic() > deadline:
+                    return None
+                counted = _intact_records(file.read(HEADER + slot * CHUNK, CHUNK))
+                if counted is None:
+                    counted = len(records_of(file, slot)[0])
+                self._put(self._counts, key, counted)
+            total += counted
+        return total
+
+    def may_have(self, file: OpenFile, slot: int, min_level: int) -> bool:
+        """Return whether a chunk may have a record of at least a level."""
+        return self._levels.get((*_version(file), slot), CRITICAL) >= min_level
+
+    def note_level(self, file: OpenFile, slot: int, worst: int) -> None:
+        self._put(self._levels, (*_version(file), slot), worst)
+
+    def _put(self, facts: OrderedDict[tuple[int, ...], int], key: tuple[int, ...], value: int) -> None:
+        with self._lock:
+            facts[key] = value
+            while len(facts) > MAX_CHUNK_FACTS:
+                facts.popitem(last=False)
+
+
+_CHUNKS = ChunkFacts()
+
+
+def _version(file: OpenFile) -> tuple[int, ...]:
+    info = file.info
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _intact_records(chunk: bytes) -> int | None:
+    """Return how many records a chunk has if its checksums are right, or None: then it must be read to be counted.
+
+    The header has the end of the records at 48, their checksum at 52, and its own checksum at 124.
+    """
+    if len(chunk) < CHUNK or chunk[:8] != b"ElfChnk\0":
+        return None
+    end, records_sum = struct.unpack_from("<II", chunk, 48)
+    (header_sum,) = struct.unpack_from("<I", chunk, 124)
+    if not 512 <= end <= CHUNK or zlib.crc32(chunk[512:end]) != records_sum:
+        return None
+    if zlib.crc32(chunk[:120] + chunk[128:512]) != header_sum:
+        return None
+    count, at = 0, 512
+    while at + 8 <= end:
+        magic, size = struct.unpack_from("<4sI", chunk, at)
+        if magic != b"**\0\0" or size < 24:
+            return None
+        count, at = count + 1, at + size
+    return count if at == end else None
 
 
 def chunks(file: OpenFile) -> list[tuple[int, int, int]]:
@@ -235,17 +341,26 @@ def event_entry(
         level = ERROR
     data = event.get("EventData") or event.get("UserData")
     created = _attributes(system.get("TimeCreated")).get("SystemTime") or written
+    source = str(provider.get("Name") or provider.get("EventSourceName") or "")
+    event_id = _number(system.get("EventID"))
     return LogEntry(
         id=id,
         time=_time(str(created)),
         level=level,
-        source=str(provider.get("Name") or provider.get("EventSourceName") or ""),
-        message=message or "; ".join(_said("", data)),
+        source=source,
+        message=message or _message(source, event_id, data),
         computer=str(system.get("Computer") or ""),
         position=position,
-        event_id=_number(system.get("EventID")),
+        event_id=event_id,
         fields=event,
     )
+
+
+def _message(source: str, event_id: int | None, data: Any) -> str:
+    """Return the sentence of an event, if it is a common one, and its data."""
+    said = with_parameters("; ".join(_said("", data)))
+    known = sentence(source, event_id)
+    return f"{known} {said}".rstrip() if known else said
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from collections import OrderedDict
 from msgspec import Struct
 
 from portico.services.system.containment import OpenFile
+from portico.services.system.eventlog.continuations import INDENTS, continued_lines, last_sure_start
 from portico.services.system.eventlog.textfile import PACKED, LogFile
 
 MOST_FILES = 4096
 _BLOCK = 2**18
+_LARGEST_BLOCK = 2**22
 _TAIL = 256
 _CONTINUED = re.compile(rb"\n(?=[ \t\r\n])")
 
@@ -30,6 +32,7 @@ class Counted(Struct):
     entries: int = 0
     upto: int = 0
     tail: int = 0
+    total: int | None = None
 
 
 class LineCounts:
@@ -42,8 +45,8 @@ class LineCounts:
         key = _identity(file)
         with self._lock:
             counted = self._kept.get(key, Counted())
-        if file.path.endswith(PACKED) and counted.upto:
-            return counted.entries
+        if file.path.endswith(PACKED) and counted.total is not None:
+            return counted.total
         part = LogFile(file)
         if not part.is_text:
             return 0
@@ -55,7 +58,7 @@ class LineCounts:
             self._kept.move_to_end(key)
             while len(self._kept) > MOST_FILES:
                 self._kept.popitem(last=False)
-        return counted.entries if is_whole else None
+        return counted.total if is_whole else None
 
 
 def _identity(file: OpenFile) -> Identity:
@@ -71,23 +74,45 @@ def _tail(part: LogFile, upto: int) -> int:
 
 
 def _counted_on(part: LogFile, counted: Counted, deadline: float) -> tuple[Counted, bool]:
-    """Counted to the end of the file, or as far as there was time.
-
-    An entry begins with the file, or behind a line's end that nothing follows which would go on with the last entry.
-    """
+    """Count to the end of the file, or as far as there is time. What is stored ends where an entry surely begins, so
+    that lines that are written later may still continue the last entry."""
     entries, at = counted.entries, counted.upto
-    if at == 0 and part.size:
-        entries = int(part.read(0, 1) not in b"\r\n")
-    while at + 1 < part.size:
+    length = _BLOCK
+    while part.size - at > length:
         if time.monotonic() > deadline:
-            return Counted(entries, at, _tail(part, at)), False
-        # One byte more than is counted: the one that follows.
-        data = part.read(at, _BLOCK + 1)
-        if len(data) < 2:
-            break
-        entries += data.count(b"\n", 0, len(data) - 1) - len(_CONTINUED.findall(data))
-        at += len(data) - 1
-    return Counted(entries, at, _tail(part, at)), True
+            return _stored(part, entries, at), False
+        data = part.read(at, length)
+        end = last_sure_start(data)
+        if end is None and length < _LARGEST_BLOCK:
+            length *= 4
+            continue
+        end = len(data) if end is None else end
+        entries += _entries_in(part, data[:end], at)
+        at += end
+        length = _BLOCK
+    data = part.read(at, part.size - at)
+    total = entries + _entries_in(part, data, at)
+    if (end := last_sure_start(data)) is not None:
+        entries += _entries_in(part, data[:end], at)
+        at += end
+    stored = _stored(part, entries, at)
+    stored.total = total
+    return stored, True
+
+
+def _stored(part: LogFile, entries: int, at: int) -> Counted:
+    return Counted(entries, at, _tail(part, at))
+
+
+def _entries_in(part: LogFile, data: bytes, at: int) -> int:
+    """Return how many entries begin in a block that stands at an offset of its file."""
+    found = data.count(b"\n") - len(_CONTINUED.findall(data)) - data.endswith(b"\n")
+    found -= sum(1 for _ in continued_lines(data))
+    first = data[:1]
+    if at == 0:
+        return found + (first not in b"\r\n" if first else 0)
+    # In the midst of a line that is longer than a block no entry begins.
+    return found + (first not in INDENTS and part.read(at - 1, 1) == b"\n" if first else 0)
 
 
 COUNTS = LineCounts()

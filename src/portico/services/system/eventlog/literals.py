@@ -1,27 +1,29 @@
-"""A text in a text log, looked for in its bytes: only the entries that may have it are read."""
+"""Search a text log in its bytes, so that only the entries that may be wanted are parsed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Protocol
 
 from portico.services.system.bytesearch import ByteSearch
+from portico.services.system.eventlog.continuations import INDENTS, LINE_START, continued_lines
+from portico.services.system.eventlog.day_runs import NO_DAYS, days_of
 from portico.services.system.eventlog.entries import EmptyStretch, LogEntry
 from portico.services.system.eventlog.textfile import (
-    GOES_ON,
-    LONGEST_LINE,
-    MOST_CONTINUED,
     LogFile,
     RawEntry,
+    block_before,
+    entries,
     made,
+    raw_entry,
     with_time,
 )
 
+FIRST_BLOCK = 256 * 1024
 BLOCK = 2 * 2**20
-LARGEST_BLOCK = 32 * 2**20
 # Characters that a line has as they are, however it is quoted or escaped.
 _SAFE = re.compile(r"[A-Za-z0-9_.,:;=() -]+")
-_ENTRY = re.compile(rb"\n(?=[^ \t\r\n])")
 # What may stand in the midst of a text that is looked for: a letter that means the same as others, and a colour.
 _UNSURE = re.compile(rb"[\x1b\x80-\xff]")
 
@@ -33,52 +35,59 @@ def searchable(text: str) -> str | None:
     return max(_SAFE.findall(text), key=len, default=None)
 
 
-def holding(part: LogFile, end: int, newest: int, begin: int, text: str) -> Iterator[LogEntry | EmptyStretch]:
-    """The entries before `end` that may have a text, last one first, and after each block what was passed."""
-    search = ByteSearch(text)
+class EntrySearch(Protocol):
+    """Finds places in the bytes of a log whose entries may be wanted."""
+
+    def find(self, data: bytes, at: int) -> int:
+        """Return the next place from an offset on, or -1."""
+
+
+class TextSearch:
+    """Finds a text. Letters beyond ASCII may mean the same as some in it, `ß` the same as `ss`, and colours are not
+    shown, so lines with either are candidates, too."""
+
+    def __init__(self, text: str) -> None:
+        self._search = ByteSearch(text)
+
+    def find(self, data: bytes, at: int) -> int:
+        found = self._search.find(data, at)
+        if (other := _UNSURE.search(data, at, found if found >= 0 else len(data))) is not None:
+            return other.start()
+        return found
+
+
+def matching(
+    part: LogFile, end: int, newest: int, begin: int, search: EntrySearch
+) -> Iterator[LogEntry | EmptyStretch]:
+    """Yield the entries before `end` that a search finds, last one first, and after each block what was passed."""
+    length = min(FIRST_BLOCK, BLOCK)
     while end > begin:
-        start, data = _block(part, begin, end)
-        for raw in reversed(list(_candidates(data, start, search))):
-            yield with_time(part, made(part, raw, newest))
+        start, data = block_before(part, begin, end, length)
+        days = days_of(data, newest) if part.time_guess == "year" else NO_DAYS
+        if days is None:
+            # The year of a line depends on the lines behind it here, so all of them are read.
+            yield from entries(part, end, newest, start)
+        else:
+            for raw in reversed(list(_candidates(data, start, search))):
+                yield with_time(part, made(part, raw, days.latest(raw.offset - start, newest)))
+            newest = min(newest, days.oldest(newest))
         end = start
+        length = min(2 * length, BLOCK)
         yield EmptyStretch(part.place(end, newest))
 
 
-def _block(part: LogFile, begin: int, end: int) -> tuple[int, bytes]:
-    """The bytes before `end`, from where an entry begins: as many as one look takes, more if an entry has more."""
-    length = BLOCK
-    while True:
-        start = max(begin, end - length)
-        data = part.read(start, end - start)
-        if start == begin:
-            return start, data
-        if found := _ENTRY.search(data):
-            return start + found.end(), data[found.end() :]
-        if length >= LARGEST_BLOCK:
-            return start, b""  # no entry begins in it
-        length *= 4
-
-
-def _candidates(data: bytes, start: int, search: ByteSearch) -> Iterator[RawEntry]:
-    """The entries that may have it, in their order."""
-    folds = not data.isascii() or b"\x1b" in data
+def _candidates(data: bytes, start: int, search: EntrySearch) -> Iterator[RawEntry]:
+    """Yield the entries in which a search finds something, in their order."""
+    continued = frozenset(continued_lines(data))
     at = 0
-    while (found := _next(data, at, search, folds)) >= 0:
+    while (found := search.find(data, at)) >= 0:
         begin = data.rfind(b"\n", 0, found) + 1
-        while begin > 0 and data[begin : begin + 1] in GOES_ON:
+        while begin > 0 and (data[begin : begin + 1] in INDENTS or begin in continued):
             begin = data.rfind(b"\n", 0, begin - 1) + 1
-        following = _ENTRY.search(data, found)
+        at = found
+        while (following := LINE_START.search(data, at)) is not None and following.end() in continued:
+            at = following.end()
         at = len(data) if following is None else following.end()
-        first, *more = data[begin:at].split(b"\n")
-        if first.strip(b"\r"):
-            lines = [line[:LONGEST_LINE] for line in more[:MOST_CONTINUED] if line not in (b"", b"\r")]
-            yield RawEntry(start + begin, [first[:LONGEST_LINE], *lines])
-
-
-def _next(data: bytes, at: int, search: ByteSearch, folds: bool) -> int:
-    """Where the next candidate is. Letters beyond ASCII may mean the same as some in it, `ß` the same as `ss`; and
-    colours are not shown."""
-    found = search.find(data, at)
-    if folds and (other := _UNSURE.search(data, at)) and (found < 0 or other.start() < found):
-        return other.start()
-    return found
+        # Lines before the first entry continue one that is not in this block.
+        if data[begin : begin + 1] not in INDENTS or (start + begin == 0 and data[begin : begin + 1] not in b"\r\n"):
+            yield raw_entry(data, start, begin, at)

@@ -174,18 +174,18 @@ def _level(word: str) -> int:
     return OF_LETTER[word.upper()] if len(word) == 1 else NAMES[word.lower()]
 
 
-_GUESSES = (
-    (CRITICAL, re.compile(r"\b(?:panic|emerg(?:ency)?|critical|crit|fatal)\b", re.IGNORECASE)),
-    (
-        ERROR,
-        re.compile(
-            r"\b(?:err|error|errors|fail|failed|failure|denied|segfault|exception|traceback)\b"
-            r"|(?-i:(?<=\w)(?:Exception|Error)\b)",
-            re.IGNORECASE,
-        ),
-    ),
-    (WARNING, re.compile(r"\b(?:warn|warning|deprecated|timed? ?out)\b", re.IGNORECASE)),
-    (DEBUG, re.compile(r"\b(?:debug|trace)\b", re.IGNORECASE)),
+# Words that suggest a level, the worst level first; between boundaries of words.
+GUESS_WORDS = {
+    CRITICAL: "panic|panicked|emerg(?:ency)?|critical|crit|fatal",
+    ERROR: "err|error|errors|fail|failed|failure|denied|segfault|exception|traceback",
+    WARNING: "warn|warning|deprecated|timed? ?out",
+    DEBUG: "debug|trace",
+}
+# The name of a class, too: `ValueError`
+_CLASS = r"|(?-i:(?<=\w)(?:Exception|Error)\b)"
+_GUESSES = tuple(
+    (level, re.compile(rf"\b(?:{words})\b{_CLASS if level == ERROR else ''}", re.IGNORECASE))
+    for level, words in GUESS_WORDS.items()
 )
 _ANY_GUESS = re.compile("|".join(words.pattern for _, words in _GUESSES), re.IGNORECASE)
 

@@ -211,6 +211,33 @@ class FolderLog(Log):
         except MachineError as failure:
             problems.append(str(failure))
 
+    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        places: dict[str, Position] = {} if after is None else dict(after)
+        streams = [
+            (_NOW, partial(self._part_forwards, part, mark, places.get(mark), query, problems))
+            for mark, part in self._parts(problems).items()
+        ]
+        for _, (mark, place, step) in newest_first(streams):
+            places[mark] = place
+            if step is not None:
+                step.position = dict(places)
+            yield step
+
+    def _part_forwards(
+        self, part: Log, mark: str, place: Position, query: Query, problems: list[str]
+    ) -> Iterator[tuple[int, tuple[str, Position, Step]]]:
+        """Yield the entries of one part, each with a key that is larger for an older entry, and with its position."""
+        latest = 0
+        try:
+            for step in part.oldest_first(query, place, problems):
+                if isinstance(step, LogEntry | EmptyStretch):
+                    place = step.position
+                if isinstance(step, LogEntry):
+                    latest = max(latest, step.time)
+                yield -latest, (mark, place, step)
+        except MachineError as failure:
+            problems.append(str(failure))
+
     def entry(self, id: int) -> LogEntry | None:
         found = (part.entry(id) for part in self._parts([]).values())
         return next((entry for entry in found if entry is not None), None)

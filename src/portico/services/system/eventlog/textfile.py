@@ -1,6 +1,6 @@
 """One file of a text log: its lines from the end, and the entries that they make.
 
-An entry is a line with the lines after it that are indented. Files are recognised by how they begin, not by their
+An entry is a line with the lines after it that continue it. Files are recognised by how they begin, not by their
 names: rotating renames a file, and packing it changes even its inode, but its first line stays the same.
 """
 
@@ -10,20 +10,23 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 from io import BytesIO
+from itertools import pairwise
 from typing import IO, cast
 
 from msgspec import Struct
 
 from portico.services.system.containment import OpenFile
 from portico.services.system.errors import DamagedData, package
-from portico.services.system.eventlog.entries import LogEntry, Position
+from portico.services.system.eventlog.continuations import INDENTS, LINE_START, SURE_START, entry_starts
+from portico.services.system.eventlog.entries import Guess, LogEntry, Position
 from portico.services.system.eventlog.lines import colourless, parse
+from portico.services.system.eventlog.named_levels import guessed
 from portico.services.system.text import decoded
 
 LARGEST_UNPACKED = 64 * 2**20
@@ -35,10 +38,10 @@ PACKED = (".gz", ".xz", ".bz2", ".zst")
 
 _BLOCK = 64 * 1024
 _LARGEST_BLOCK = 2**20
+LONGEST_BLOCK = 32 * 2**20
+_FRAME = re.compile(rb"[ \t]+(?:at |File \")")
 _START = 256
 _OFFSET_BITS = 36
-# A line that begins with one of these is no entry of its own: it goes on with the last, or is blank.
-GOES_ON = b" \t\r\n"
 
 
 class RawEntry(Struct):
@@ -83,43 +86,29 @@ class LogFile:
         return [self.mark, offset, time, self.mark_at(offset)]
 
     @cached_property
-    def _last_time(self) -> int | None:
+    def _last_line(self) -> tuple[int | None, Guess | None]:
+        """The time of the last line that has one, and what of it was guessed."""
         for raw in raw_entries(self, self.size, max(0, self.size - LONGEST_LINE)):
-            if (time := parse(_text(raw.lines[0]), self.modified).time) is not None:
-                return time
-        return None
+            line = parse(_text(raw.lines[0]), self.modified)
+            if line.time is not None:
+                return line.time, line.time_guess
+        return None, None
 
     @property
     def is_dated(self) -> bool:
         """Whether its lines have times."""
-        return self._last_time is not None
+        return self._last_line[0] is not None
+
+    @property
+    def time_guess(self) -> Guess | None:
+        """What the times of its lines do not state, by the last of them."""
+        return self._last_line[1]
 
     @property
     def newest(self) -> int:
         """The time of its last line that has one; otherwise when it was written."""
-        return self.modified if self._last_time is None else self._last_time
-
-    def lines(self, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-        """The lines before `end`, last one first, each with where it begins. Of a very long one, the beginning.
-
-        `begin`, where the last of them begins, is 0 or behind a line's end.
-        """
-        rest = b""
-        at = end
-        while at > begin:
-            step = min(_BLOCK, at - begin)
-            at -= step
-            rest = self.read(at, step) + rest
-            first, *lines = rest.split(b"\n")
-            here = at + len(rest)
-            for line in reversed(lines):
-                here -= len(line) + 1
-                if line:
-                    yield here + 1, line[:LONGEST_LINE]
-            # What is cut off of the end of a long line is counted no more, so offsets of lines before it are right.
-            rest = first[: 2 * LONGEST_LINE]
-        if rest:
-            yield begin, rest[:LONGEST_LINE]
+        time, _ = self._last_line
+        return self.modified if time is None else time
 
 
 def line_mark(data: bytes) -> int:
@@ -131,21 +120,51 @@ def line_mark(data: bytes) -> int:
 
 
 def raw_entries(part: LogFile, end: int, begin: int = 0) -> Iterator[RawEntry]:
-    """The entries of a file before `end`, last one first. Of the lines that go on with one, the first."""
-    continued: deque[bytes] = deque(maxlen=MOST_CONTINUED)
-    for offset, raw in part.lines(end, begin):
-        if raw[:1] in GOES_ON and (offset or raw[:1] in b"\r\n"):
-            if raw != b"\r":
-                continued.append(raw)
-            continue
-        yield RawEntry(offset, [raw, *reversed(continued)])
-        continued.clear()
+    """Yield the entries of a file before `end`, last one first. Of the lines that continue one, the first are kept.
+
+    `begin` is 0 or behind a line's end.
+    """
+    length = _BLOCK
+    while end > begin:
+        start, data = block_before(part, begin, end, length)
+        yield from reversed(list(split_entries(data, start)))
+        end = start
+        length = min(2 * length, _LARGEST_BLOCK)
+
+
+def block_before(part: LogFile, begin: int, end: int, length: int) -> tuple[int, bytes]:
+    """Read the bytes before `end` from where an entry begins: about `length` of them, more if an entry has more."""
+    while True:
+        start = max(begin, end - length)
+        data = part.read(start, end - start)
+        if start == begin:
+            return start, data
+        match = SURE_START.search(data) or (LINE_START.search(data) if length >= _LARGEST_BLOCK else None)
+        if match is not None:
+            return start + match.end(), data[match.end() :]
+        if length >= LONGEST_BLOCK:
+            return start, b""  # no entry begins in it
+        length *= 4
+
+
+def split_entries(data: bytes, offset: int) -> Iterator[RawEntry]:
+    """Yield the entries of a block that begins at an offset of its file."""
+    starts = entry_starts(data, is_file_start=offset == 0)
+    for start, end in pairwise([*starts, len(data)]):
+        yield raw_entry(data, offset, start, end)
+
+
+def raw_entry(data: bytes, offset: int, start: int, end: int) -> RawEntry:
+    """Return the entry between two offsets of a block; the block begins at `offset` of its file."""
+    first, *more = data[start:end].split(b"\n")
+    lines = [line[:LONGEST_LINE] for line in more if line not in (b"", b"\r")]
+    return RawEntry(offset + start, [first[:LONGEST_LINE], *lines[:MOST_CONTINUED]])
 
 
 def entries(part: LogFile, end: int, newest: int, begin: int = 0) -> Iterator[LogEntry]:
-    """The entries of a file before `end`, last one first; none is newer than `newest`.
+    """Yield the entries of a file before `end`, last one first; none is newer than `newest`.
 
-    A line that does not say its time belongs to the time of the line before it.
+    A line that does not state its time has the time of the line before it.
     """
     waiting: list[LogEntry] = []
     for raw in raw_entries(part, end, begin):
@@ -154,7 +173,7 @@ def entries(part: LogFile, end: int, newest: int, begin: int = 0) -> Iterator[Lo
             waiting.append(entry)
             continue
         newest = min(newest, entry.time)
-        yield from _dated(waiting, newest)
+        yield from _dated(waiting, entry.time)
         waiting.clear()
         yield entry
     yield from _dated(waiting, newest)
@@ -170,10 +189,13 @@ def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
     first, *more = map(_text, raw.lines)
     line = parse(first, newest)
     time = newest if line.time is None else line.time
+    level = line.level
+    if line.level_guessed and more and _has_trace(raw):
+        level = max(level, guessed("\n".join(more)))
     return LogEntry(
         id=part.mark << _OFFSET_BITS | raw.offset,
         time=time,
-        level=line.level,
+        level=level,
         source=line.source or part.name,
         message="\n".join([line.message, *map(colourless, more)]),
         computer=line.computer,
@@ -185,19 +207,31 @@ def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
     )
 
 
+def _has_trace(raw: RawEntry) -> bool:
+    """Return whether lines of a stack trace continue an entry, which are evidence of an error."""
+    return any(line[:1] not in INDENTS or _FRAME.match(line) for line in raw.lines[1:])
+
+
 def _text(line: bytes) -> str:
     return decoded(line.rstrip(b"\r"))
 
 
 def with_time(part: LogFile, entry: LogEntry) -> LogEntry:
-    """An entry that was read by itself; where it does not say its time, with that of the line before it."""
+    """Return an entry that was read by itself; if it does not state its time, with that of the line before it, or
+    behind it at the beginning of a file."""
     if entry.time_guess == "time" and part.is_dated:
         end = entry.position[1]
-        for raw in raw_entries(part, end, behind_line(part, max(0, end - LONGEST_LINE))):
-            if (time := parse(_text(raw.lines[0]), part.newest).time) is not None:
-                entry.time = entry.position[2] = time
-                break
+        begin = behind_line(part, max(0, end - LONGEST_LINE))
+        time = _first_time(raw_entries(part, end, begin), entry.time)
+        if time is None and begin == 0:
+            time = _first_time(split_entries(part.read(0, LONGEST_LINE), 0), entry.time)
+        entry.time = entry.position[2] = entry.time if time is None else time
     return entry
+
+
+def _first_time(found: Iterator[RawEntry], newest: int) -> int | None:
+    times = (parse(_text(raw.lines[0]), newest).time for raw in found)
+    return next((time for time in times if time is not None), None)
 
 
 def entry_by_id(part: LogFile, id: int) -> LogEntry | None:
@@ -205,14 +239,9 @@ def entry_by_id(part: LogFile, id: int) -> LogEntry | None:
     mark, offset = id >> _OFFSET_BITS, id & (2**_OFFSET_BITS - 1)
     if part.mark != mark or offset >= part.size or (offset and part.read(offset - 1, 1) != b"\n"):
         return None
-    first, *more = part.read(offset, LONGEST_LINE).split(b"\n")
-    raw = RawEntry(offset, [first])
-    for line in more[:MOST_CONTINUED]:
-        if line and line[:1] not in GOES_ON:
-            break
-        if line not in (b"", b"\r"):
-            raw.lines.append(line)
-    return with_time(part, made(part, raw, part.newest))
+    data = part.read(offset, LONGEST_LINE)
+    end = next((start for start in entry_starts(data, is_file_start=offset == 0) if start), len(data))
+    return with_time(part, made(part, raw_entry(data, offset, 0, end), part.newest))
 
 
 def behind_line(part: LogFile, offset: int) -> int:

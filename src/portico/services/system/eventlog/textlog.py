@@ -16,6 +16,7 @@ from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog import following
 from portico.services.system.eventlog.bisection import window
+from portico.services.system.eventlog.continuations import last_sure_start
 from portico.services.system.eventlog.entries import (
     COUNTING_SECONDS,
     Log,
@@ -26,12 +27,14 @@ from portico.services.system.eventlog.entries import (
     Step,
     iso,
 )
+from portico.services.system.eventlog.level_search import LevelSearch
 from portico.services.system.eventlog.line_counts import COUNTS
-from portico.services.system.eventlog.literals import holding, searchable
-from portico.services.system.eventlog.textfile import PACKED, LogFile, entries, entry_by_id
+from portico.services.system.eventlog.literals import BLOCK, EntrySearch, TextSearch, matching, searchable
+from portico.services.system.eventlog.textfile import LONGEST_BLOCK, PACKED, LogFile, entries, entry_by_id
 from portico.services.system.eventlog.times import DAY
 
 _NAME = re.compile(r"(?P<stem>.+?)(?:[.-](?P<number>\d{1,8}))?(?P<packed>\.(?:gz|xz|zst|bz2))?$")
+FIRST_STRETCH_BYTES = 64 * 1024
 _NOT_TEXT = (".journal", ".journal~", ".evtx", ".db", ".sqlite", ".dat")
 
 
@@ -87,6 +90,28 @@ class TextLog(Log):
         until = time - 1 if query.end is None else min(time - 1, query.end)
         for step in self.newest_first(replace(query, end=until), None, problems):
             yield None if isinstance(step, LogEntry) and step.time > until else step
+
+    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        is_found = after is None
+        for part in self._parts(query, problems, oldest=True):
+            begin, end, passed = 0, part.size, -1
+            if not is_found:
+                if not part.has(after):
+                    continue
+                begin = passed = after[1]
+                is_found = True
+            if (query.start is not None or query.end is not None) and (found := window(part, query, end)) is not None:
+                begin, end = max(begin, found[0]), found[1]
+            for start, stop in _stretches(part, begin, end):
+                found_here = [
+                    step for step in _steps(part, query, start, stop, part.newest) if isinstance(step, LogEntry)
+                ]
+                yield from (entry for entry in reversed(found_here) if entry.position[1] > passed)
+                yield None
+        if not is_found:
+            problems.append("The file that the page before ended in was cut or is gone: entries may be missing.")
+            start = after[2] + 1 if query.start is None else max(query.start, after[2] + 1)
+            yield from self.oldest_first(replace(query, start=start), None, problems)
 
     def entry(self, id: int) -> LogEntry | None:
         found = (entry_by_id(part, id) for part in self._parts(Query(), []))
@@ -150,9 +175,20 @@ class TextLog(Log):
     def stamp(self) -> object:
         return [(info.st_ino, info.st_size, info.st_mtime_ns) for info in self._stats(self._chain().paths[:1])]
 
-    def _parts(self, query: Query, problems: list[str]) -> Iterator[LogFile]:
-        """The text files of the chain as they are now, those that may have something of the times asked for."""
-        for file in self._open(problems):
+    def has_only_grown(self, before: object, now: object) -> bool:
+        return bool(
+            isinstance(before, list)
+            and isinstance(now, list)
+            and before
+            and now
+            and before[0][0] == now[0][0]
+            and before[0][1] <= now[0][1]
+        )
+
+    def _parts(self, query: Query, problems: list[str], *, oldest: bool = False) -> Iterator[LogFile]:
+        """Yield the text files of the chain that may have something of the times asked for, the newest or the oldest
+        first."""
+        for file in self._open(problems, oldest=oldest):
             if query.start is not None and file.info.st_mtime_ns // 1000 < query.start - DAY and _is_old(file, query):
                 continue
             try:
@@ -163,10 +199,11 @@ class TextLog(Log):
             if self._is_text(part, file.path, problems):
                 yield part
 
-    def _open(self, problems: list[str]) -> Iterator[OpenFile]:
-        """The files of the chain as they are now, each open until the next is asked for."""
+    def _open(self, problems: list[str], *, oldest: bool = False) -> Iterator[OpenFile]:
+        """Yield the files of the chain as they are now, each open until the next is asked for."""
         is_there = False
-        for path in self._chain().paths:
+        paths = self._chain().paths
+        for path in reversed(paths) if oldest else paths:
             try:
                 with self._roots.open(path) as file:
                     is_there = True
@@ -190,10 +227,36 @@ class TextLog(Log):
                 continue
 
 
+def _stretches(part: LogFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield parts of a file in their order, each of which can be read by itself. Where lines do not state their year or
+    day, that follows from the lines behind them, so there is one part."""
+    length = FIRST_STRETCH_BYTES if part.time_guess not in ("year", "date") else end
+    while begin < end:
+        stop = end
+        if end - begin > length:
+            found = last_sure_start(part.read(begin, length))
+            if found is None and length < LONGEST_BLOCK:
+                length *= 4
+                continue
+            stop = begin + (found or length)
+        yield begin, stop
+        begin, length = stop, max(length, min(2 * length, BLOCK))
+
+
 def _steps(part: LogFile, query: Query, begin: int, end: int, newest: int) -> Iterator[Step]:
-    """What a stretch of a file has that may be wanted, last one first."""
-    text = None if query.contains is None else searchable(query.contains)
-    return entries(part, end, newest, begin) if text is None else holding(part, end, newest, begin, text)
+    """Yield what a stretch of a file has that may be wanted, last one first."""
+    search = _search(query)
+    # Where a line does not state its day, that depends on all the lines behind it.
+    if search is None or part.time_guess == "date":
+        return entries(part, end, newest, begin)
+    return matching(part, end, newest, begin, search)
+
+
+def _search(query: Query) -> EntrySearch | None:
+    """Return a search in bytes that finds every entry that a query matches, if there is one."""
+    if query.contains is not None and (text := searchable(query.contains)) is not None:
+        return TextSearch(text)
+    return LevelSearch.at_least(query.min_level)
 
 
 def _is_old(file: OpenFile, query: Query) -> bool:

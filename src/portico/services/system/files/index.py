@@ -26,6 +26,7 @@ log = logging.getLogger("portico")
 REWALK_SECONDS = 600.0
 UNWATCHED_SECONDS = 60.0
 _SETTLING_SECONDS = 0.05
+_SLICE_SECONDS = 0.01
 
 
 class Index:
@@ -43,6 +44,7 @@ class Index:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._passes = 0
+        self._is_awaited = False
         self.is_ready = False
 
     def start(self) -> None:
@@ -77,6 +79,21 @@ class Index:
     @property
     def passes(self) -> int:
         return self._passes
+
+    def catch_up(self, seconds: float) -> bool:
+        """Wait until all changes up to now are in it. Return False if the time was not enough, or if that cannot be
+        known: where not every folder can be watched."""
+        watch = self._watch
+        if watch is None or not watch.is_complete:
+            return False
+        if not watch.has_news():
+            return True
+        self._is_awaited = True
+        try:
+            with self._changed:
+                return self._changed.wait_for(lambda: self._stopping or not watch.has_news(), seconds)
+        finally:
+            self._is_awaited = False
 
     # Asking
 
@@ -128,13 +145,29 @@ class Index:
                 )
             else:
                 # More usually follows at once, and need not be taken in one by one.
-                while changed and (more := watch.wait(_SETTLING_SECONDS)):
-                    changed |= more
-                for number in changed:
+                more = self._settled(watch) if changed else changed
+                if more is None:
+                    due = 0.0
+                    continue
+                for number in changed | more:
                     keeper.look_again(number, self._is_over)
+            watch.is_idle = True
             with self._changed:
                 self._passes += 1
                 self._changed.notify_all()
+
+    def _settled(self, watch: Watch) -> set[int] | None:
+        """Return the changes that follow within a short time, unless a search waits for those that are known; None if
+        some were missed."""
+        changed: set[int] = set()
+        quiet = 0.0
+        while quiet < _SETTLING_SECONDS and not self._is_awaited and not self._stopping:
+            more = watch.wait(_SLICE_SECONDS)
+            if more is None:
+                return None
+            changed |= more
+            quiet = 0.0 if more else quiet + _SLICE_SECONDS
+        return changed
 
     def _is_over(self) -> bool:
         return self._stopping.is_set()

@@ -187,6 +187,8 @@ class Watch:
         self._numbers: dict[int, int] = {}
         # Whether everything that was asked for is watched: the kernel may have no room for more.
         self.is_complete = self._fd >= 0
+        # Whether all changes that were read have been taken in.
+        self.is_idle = True
 
     def add(self, folder: int | None, number: int) -> None:
         """Watch an open folder, by its descriptor: its name may lead elsewhere by now."""
@@ -199,10 +201,19 @@ class Watch:
             self.is_complete = False
 
     def wait(self, seconds: float) -> set[int] | None:
-        """The numbers of folders that have changed, after at most this time; None if some changes were missed."""
+        """Return the numbers of folders that have changed, after at most this time; None if changes were missed."""
         watched: list[Any] = [self._wake] if self._fd < 0 else [self._wake, self._fd]
         ready, _, _ = select.select(watched, [], [], seconds)
-        return self._read() if self._fd in ready else set()
+        if self._fd not in ready:
+            return set()
+        # Before they are read: a change is waiting to be read, or was read and is not done, at every moment.
+        self.is_idle = False
+        return self._read()
+
+    def has_news(self) -> bool:
+        """Return whether changes wait to be read, or were read and are not done with. The kernel queues a change before
+        the call that made it returns, so nothing is missed."""
+        return (self._fd >= 0 and bool(select.select([self._fd], [], [], 0)[0])) or not self.is_idle
 
     def _read(self) -> set[int] | None:
         changed: set[int] = set()

@@ -35,6 +35,8 @@ QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
 HASHING_SECONDS = 60.0
 MOST_PROBLEMS = 10
+# How long a search waits for the index to take in the changes that are known.
+CATCH_UP_SECONDS = 0.25
 _STEPS = 64
 _PAGE = 256
 
@@ -81,7 +83,8 @@ class FileQueries:
         if not tops:
             raise Outside(f"No folder may be searched here. {HOW_TO_ALLOW}")
         question = ["files", wanted, tops, within]
-        start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
+        problems: list[str] = []
+        start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh(problems)]
         deadline = self._clock() + seconds
         search = None if within is None else view.search if view is not None else LineSearch(within)
         looking = _Looking(self, wanted, tops, start[:2], deadline, self._clock)
@@ -105,14 +108,19 @@ class FileQueries:
             next_cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
             timed_out=timed_out,
             used_index=isinstance(start[1], int),
-            problems=looking.problems[:MOST_PROBLEMS],
+            problems=[*problems, *looking.problems][:MOST_PROBLEMS],
         )
 
-    def _fresh(self) -> Any:
+    def _fresh(self, problems: list[str]) -> Any:
         """Where a search begins: with a number in the index, or with names to walk by."""
         if self.index is not None:
             self.index.start()
             if self.index.is_ready:
+                if not self.index.catch_up(CATCH_UP_SECONDS):
+                    problems.append(
+                        "The index may lack the latest changes: files that were made or removed within the last minute "
+                        "may be missing or still be listed."
+                    )
                 return 0
         return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import sys
 import threading
@@ -16,7 +17,7 @@ from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import DamagedData, InvalidArgument, MachineError, Unreadable, package
 from portico.services.system.registry.hive import Hive, HiveValue
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import LONGEST_LISTED, Branch, Content, Path
+from portico.services.system.registry.tree import LONGEST_LISTED, Branch, Content, Path, full_path
 from portico.services.system.registry.values import Datum, datum, encoded
 
 BRANCHES = ("HKEY_LOCAL_MACHINE", "HKEY_CURRENT_USER", "HKEY_CLASSES_ROOT", "HKEY_USERS", "HKEY_CURRENT_CONFIG")
@@ -42,8 +43,16 @@ def branches(hives: Mapping[str, str | os.PathLike[str]], portable: PortableRegi
         found["plists"] = PlistBranch()
     for name, path in hives.items():
         where = os.path.abspath(path)
-        found[name] = HiveBranch(AllowedRoots([where], tells_paths=False), where)
+        found[_branch_name(name)] = HiveBranch(AllowedRoots([where], tells_paths=False), where)
     return found
+
+
+def _branch_name(name: str) -> str:
+    """Return the name that a configured hive has in paths: HKLM\\SYSTEM is HKEY_LOCAL_MACHINE\\SYSTEM."""
+    parts = [part for part in re.split(r"[\\\\/]", name) if part]
+    if not parts:
+        raise InvalidArgument(f"invalid name of a hive: expected a name such as SYSTEM or HKLM\\\\SYSTEM, got {name!r}")
+    return "\\".join(full_path(parts))
 
 
 class HiveBranch(Branch):

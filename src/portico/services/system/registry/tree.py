@@ -99,9 +99,14 @@ class RegistryTree:
             return "", KeyPage(list(self.branches), [], None, [], None)
         name, branch, below = self._branch(path)
         content = branch.content(below)
-        if content is None:
+        real = "\\".join([name, *below])
+        mounted = [one[len(real) + 1 :].partition("\\")[0] for one in self.branches if _is_below(one, real)]
+        if content is None and not mounted:
             raise Absent(f"There is no key {path!r}.")
-        return "\\".join([name, *below]), _page(content, start, limit)
+        content = content or Content([], [])
+        if mounted:
+            content.subkeys = _with(content.subkeys, mounted)
+        return real, _page(content, start, limit)
 
     def value(self, path: str, name: str, offset: int = 0, length: int = LARGEST_READ) -> tuple[str, RegistryValue]:
         """Some of a value: so many bytes from this one on."""
@@ -158,11 +163,29 @@ class RegistryTree:
             raise InvalidArgument(f"A key lies at most {MOST_DEPTH} keys deep.")
         if _DENIED.match("\\".join([ABBREVIATIONS.get(first.upper(), first), *below])):
             raise Denied(f"{path!r} is kept from everybody: it holds secrets, or belongs to another user.")
-        wanted = ABBREVIATIONS.get(first.upper(), first).casefold()
-        for name, branch in self.branches.items():
-            if name.casefold() == wanted:
-                return name, branch, branch.resolved(below)
+        parts = full_path(parts)
+        # The longest name: a hive may be a branch of its own below one of Windows', such as HKEY_LOCAL_MACHINE\\SYSTEM.
+        for length in range(len(parts), 0, -1):
+            wanted = "\\".join(parts[:length]).casefold()
+            for name, branch in self.branches.items():
+                if name.casefold() == wanted:
+                    return name, branch, branch.resolved(parts[length:])
         raise Absent(f"There is no branch {first!r}. There are: {', '.join(self.branches)}.")
+
+
+def full_path(parts: Path) -> Path:
+    """Return a path without the abbreviation that it may begin with: HKLM is HKEY_LOCAL_MACHINE."""
+    return [ABBREVIATIONS.get(parts[0].upper(), parts[0]), *parts[1:]] if parts else []
+
+
+def _is_below(name: str, above: str) -> bool:
+    return name.casefold().startswith(f"{above.casefold()}\\")
+
+
+def _with(subkeys: Iterable[str], more: list[str]) -> list[str]:
+    """Return names and some more, each once."""
+    found = {name.casefold(): name for name in more}
+    return list((found | {name.casefold(): name for name in subkeys}).values())
 
 
 def guessed(value: Any) -> int:
