@@ -167,7 +167,7 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
     own = os.environ.get("PORTICO_CLIENT_TOKEN")
     if own or not names_loopback(urlsplit(target).hostname or ""):
         return own or None
-    return os.environ.get("PORTICO_TOKEN") or local_token.for_url(target)
+    return os.environ.get("PORTICO_TOKEN") or local_token.for_url(target, getattr(options, "data", None))
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:

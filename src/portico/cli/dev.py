@@ -52,7 +52,7 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
     def ready(url: str) -> None:
         print(f"Serving {arguments.target} on {url}", file=sys.stderr)
         if line := describe_link(site, url, arguments.data, sys.stderr):
-            print(f"  to look at it, {line}", file=sys.stderr)
+            print(f"  Console: {line}", file=sys.stderr)
         if reloader.state.state == "broken":
             print(f"  it cannot be loaded yet:\n{printable(reloader.state.error or '')}", file=sys.stderr)
         sys.stderr.flush()

@@ -31,6 +31,8 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     services: list[str] | None = None
     operator: bool = False
+    # Over HTTP on this machine: serve every user of it, without a token.
+    open: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
     face: Literal["all", "search", "code", "auto"] | None = None
