@@ -9,8 +9,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import redirect_stdout
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, redirect_stdout
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +26,9 @@ from portico.cli.questions import TerminalQuestions, can_ask
 from portico.client.client import Client
 from portico.client.inputs import MODES
 from portico.transport import modules
-from portico.wire.errors import Error, MissingCapability, ProtocolError, UsageError
+from portico.transport.http_client.answers import HOW_TO_AUTHENTICATE
+from portico.transport.time_limits import closing_deadline
+from portico.wire.errors import Error, MissingCapability, ProtocolError, TimedOut, UsageError
 from portico.wire.notices import MessageParams
 from portico.wire.revisions import MODERN
 
@@ -35,6 +37,7 @@ Work = Callable[[Client, Printer], Awaitable[int]]
 
 ARROWS = {"sent": "→", "received": "←"}
 TERMINATED = 128 + signal.SIGTERM
+TIMEOUT_MARGIN_SECONDS = 0.25
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -52,16 +55,16 @@ def run_with_client(arguments: argparse.Namespace, work: Work) -> int:
             printer.flush()
             return status
         except Error as failure:
-            raise _explained(failure) from None
+            raise explained(failure) from None
         finally:
             printer.clear()
 
 
-def _explained(failure: Error) -> Error:
+def explained(failure: Error) -> Error:
     """The same failure, with what can be done about it at the shell."""
     if type(failure) is AuthorizationFailed:
         return AuthorizationFailed(
-            str(failure).replace('auth="oauth"', "--oauth; a token goes into PORTICO_CLIENT_TOKEN")
+            str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth.")
         )
     if isinstance(failure, MissingCapability) and not can_ask():
         return ProtocolError(f"{failure}. Questions can be answered where there is a terminal.", code=failure.code)
@@ -71,7 +74,7 @@ def _explained(failure: Error) -> Error:
 async def _run(arguments: argparse.Namespace, printer: Printer, work: Work) -> int:
     ended = _on_sigterm()
     try:
-        async with client_for(arguments.target, arguments, printer) as client:
+        async with time_limit(arguments) as limit, client_for(arguments.target, arguments, printer, limit) as client:
             if arguments.verbose:
                 await _request_logs(client)
             return await work(client, printer)
@@ -79,6 +82,23 @@ async def _run(arguments: argparse.Namespace, printer: Printer, work: Work) -> i
         if not ended:
             raise
         return TERMINATED
+
+
+@asynccontextmanager
+async def time_limit(arguments: argparse.Namespace) -> AsyncIterator[asyncio.Timeout]:
+    """Bound a whole command by --timeout, with the end of a child process that does not end by itself.
+
+    A login in a browser takes as long as its user does, so it is not bounded.
+    """
+    seconds = None if arguments.oauth else arguments.timeout
+    if seconds is not None:
+        closing_deadline.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        # A request that is not answered in time has a message that says more, so it goes first.
+        async with asyncio.timeout(None if seconds is None else seconds + TIMEOUT_MARGIN_SECONDS) as limit:
+            yield limit
+    except TimeoutError:
+        raise TimedOut(f"the command did not finish within {seconds:g} s (--timeout)") from None
 
 
 def _on_sigterm() -> list[int]:
@@ -107,11 +127,16 @@ async def _request_logs(client: Client) -> None:
 # The client
 
 
-def client_for(target: Target, options: argparse.Namespace, printer: Printer) -> Client:
-    """A Client for a TARGET, or for the words behind `--`; not open yet."""
+def client_for(
+    target: Target, options: argparse.Namespace, printer: Printer, limit: asyncio.Timeout | None = None
+) -> Client:
+    """Return a Client for a TARGET, or for the words behind `--`; not open yet.
+
+    The time limit is suspended while a user answers questions.
+    """
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"there is no folder {options.cwd}")
-    questions = TerminalQuestions(printer) if can_ask() else None
+    questions = TerminalQuestions(printer, limit) if can_ask() else None
     given: dict[str, Any] = {}
     if options.timeout is not None:
         given["timeout"] = options.timeout
