@@ -410,9 +410,7 @@ def _public_host(server: Server) -> list[str]:
     if url is None:
         return []
     place = urlsplit(url)
-    if place.port is None:
-        return [place.netloc, f"{place.netloc}:{443 if place.scheme == 'https' else 80}"]
-    return [place.netloc, place.netloc.rpartition(":")[0]]
+    return [place.netloc] if place.port is None else [place.netloc, place.netloc.rpartition(":")[0]]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:
