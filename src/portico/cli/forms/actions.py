@@ -81,7 +81,7 @@ ACTION_OPTIONS: dict[str, dict[str, str]] = {
 # Without the leading `portico`.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("serve --port 8080", "serve my_server.py", "serve mcp.json --port 8080"),
-    "list": ("list tools http://127.0.0.1:8080/mcp", "list my_server.py"),
+    "list": ("list tools http://127.0.0.1:8080/mcp", "list resources my_server.py"),
     "call": ("call my_server.py greet name=Ada", "call http://127.0.0.1:8080/mcp memory_status"),
     "inspect": ("inspect my_server.py", "inspect -- npx -y @modelcontextprotocol/server-everything"),
     "doctor": ("doctor", "doctor https://mcp.example.com/mcp"),
