@@ -115,7 +115,7 @@ def assemble(
 ) -> Server:
     """Return a server with the named services; without names, those of the settings, or all that work here.
 
-    A service that nobody named and that cannot work here is left out; `unavailable` receives its name and the reason.
+    A service that was not named and cannot work here is left out; `unavailable` receives its name and the reason.
     Settings of a service name it: an error in them raises UsageError. `into` is an existing server to add to.
     """
     server = Server(**_identity(said.server)) if into is None else into

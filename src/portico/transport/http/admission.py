@@ -275,7 +275,7 @@ class Admission:
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
     def _report(self, request: Request, reason: str) -> None:
-        """Log why credentials were refused: at WARNING now and then, so that anybody's requests cannot fill the log."""
+        """Log why credentials were refused: at WARNING now and then, so that requests cannot fill the log."""
         now = monotonic()
         level = logging.WARNING if now >= self._next_warning else logging.INFO
         if level == logging.WARNING:
