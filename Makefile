@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 SITE   := $(VENV)/.docs
+SERVE  := $(VENV)/.serve
 AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of tests/conftest.py.
@@ -62,6 +63,7 @@ define ENVIRONMENT
 	@touch $@
 endef
 
+SERVED := --editable '.[schema,system,cli]'
 OURS   := --editable '.[dev]'
 BOTH   := --editable '.[dev,peers]'
 OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-adk
@@ -81,8 +83,12 @@ $(AGENTS): $(AGENT_VERSIONS)
 $(SITE): pyproject.toml constraints.txt
 	$(call ENVIRONMENT,$(VENV)/docs,constraints.txt,'.[docs]')
 
-serve: $(READY)
-	@$(BIN)/portico serve --transport http
+# What the services need, without what the tests need.
+$(SERVE): pyproject.toml constraints.txt
+	$(call ENVIRONMENT,$(VENV)/serve,constraints.txt,$(SERVED))
+
+serve: $(SERVE)
+	@$(VENV)/serve/bin/portico serve --transport http
 
 # What the peers' tests print comes after the rest. Each of the two remembers for itself what has failed.
 test: $(READY) $(PEERS) $(AGENTS)

@@ -35,7 +35,9 @@ def port(data: Path) -> Iterator[int]:
         pytest.skip("the README's commands need curl, and this machine has none")
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
-    recipe = re.search(r"^serve:.*\n\t@\$\(BIN\)/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipe = re.search(
+        r"^serve:.*\n\t@\$\(VENV\)/serve/bin/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
     assert recipe is not None
     command = [sys.executable, "-m", "portico", *recipe.group(1).split(), "--port", str(number)]
     env = {**os.environ, "PORTICO_DATA": str(data)}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import shlex
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -276,7 +281,8 @@ def test_headers_and_tokens_go_along(
     url = f"http://127.0.0.1:{gate.server_address[1]}/mcp"
     done = portico("list", "tools", url, "--header", "X-Word: a b", *words, **env)
     assert done.returncode == 3
-    assert "log in: --oauth; a token goes into PORTICO_CLIENT_TOKEN." in done.stderr
+    expected = "refused the token that was sent" if sent else "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth."
+    assert expected in done.stderr
     assert gate.headers[0]["x-word"] == "a b"
     assert gate.headers[0].get("authorization") == sent
 
@@ -306,3 +312,76 @@ def test_a_server_is_inspected(portico: Portico) -> None:
     assert said["weight"]["tokens"] > 0
     assert said["weight"]["heaviest"][0]["name"] == "give_back"
     assert any(one["rule"] == "vocabulary" for one in said["findings"])
+
+
+@pytest.mark.parametrize("words", [["list"], ["inspect"], ["call", "a_tool"]], ids=str)
+def test_the_time_limit_is_of_the_whole_command(portico: Portico, words: list[str]) -> None:
+    """Also where a child neither answers nor ends when it is asked to."""
+    begun = time.monotonic()
+    stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
+    done = portico(*words, "--timeout", "1", "--", *stubborn)
+    assert done.returncode == 3
+    assert "within 1 s" in done.stderr
+    # Steps of closing it would take two seconds each.
+    assert time.monotonic() - begun < 6
+
+
+@pytest.mark.parametrize("spelling", ["{host}:{port}/mcp", "localhost:{port}/mcp"])
+def test_a_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spelling: str) -> None:
+    place = urlsplit(url)
+    target = spelling.format(host=place.hostname, port=place.port)
+    assert json.loads(portico("list", "tools", target).stdout)["name"] == "greet"
+
+
+@pytest.mark.parametrize(
+    "target, words",
+    [
+        ("localhost:{closed}/mcp", "connection refused; is the server running"),
+        ("https://127.0.0.1:{open}/mcp", "does not use TLS at this port; try http://"),
+        ("http://127.0.0.1:{open}/mcpp", "404: Not found: the MCP endpoint is /mcp"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_explained(portico: Portico, url: str, target: str, words: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        given = target.format(open=urlsplit(url).port, closed=unused.getsockname()[1])
+        done = portico("list", given)
+    assert done.returncode == 3 and done.stdout == ""
+    assert words in done.stderr and "Connect call" not in done.stderr
+
+
+def test_a_web_page_is_not_taken_for_a_server(portico: Portico, gate: Any, tmp_path: Path) -> None:
+    """Its title is shown, and not its source."""
+    page = "<!doctype html><html><head><title>Welcome to nginx!</title></head><body>" + "<p>x</p>" * 500
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _page_handler(page))
+    threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        done = portico("list", f"http://127.0.0.1:{served.server_port}/")
+    finally:
+        served.shutdown()
+        served.server_close()
+    assert done.returncode == 3 and "Welcome to nginx!" in done.stderr and "<p>" not in done.stderr
+
+
+def _page_handler(page: str) -> type[http.server.BaseHTTPRequestHandler]:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(405)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        do_GET = do_POST
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    return Page
+
+
+def test_a_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
+    url = f"http://127.0.0.1:{gate.server_port}/mcp"
+    assert "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth." in portico("list", url).stderr
+    assert "refused the token that was sent" in portico("list", url, "--token", "x").stderr

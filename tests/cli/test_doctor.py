@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -41,7 +42,7 @@ def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None
 
 def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any) -> None:
     extras = examine()[1]["extras"]
-    assert "schema" in extras["text"].partition("; not there: ")[0]
+    assert "schema" in extras["text"].partition("; not installed: ")[0]
 
 
 def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:
@@ -91,7 +92,75 @@ def test_the_configurations_of_clients_are_read(examine: Any, tmp_path: Path) ->
 
 def test_a_target_is_tried(examine: Any) -> None:
     file = str(Path(__file__).parent.parent.parent / "examples" / "hello.py")
-    assert " answers, revision 2026-07-28, " in examine(file)[1]["target"]["text"]
+    assert " answers, protocol version 2026-07-28, " in examine(file)[1]["target"]["text"]
+
+
+def test_output_that_is_not_a_message_is_an_error(examine: Any, liar: Any, tmp_path: Path) -> None:
+    program = tmp_path / "noisy.py"
+    program.write_text(
+        "print('Welcome to my server!', flush=True)\n" + Path(liar({"tools/list": {"tools": []}})[1]).read_text()
+    )
+    status, found = examine("--", sys.executable, str(program))
+    assert (status, found["target"]["level"]) == (1, "ok")
+    assert found["target, output"]["level"] == "error"
+    assert "'Welcome to my server!'" in found["target, output"]["text"]
+
+
+def test_every_server_of_a_configuration_is_tried(examine: Any, liar: Any, tmp_path: Path) -> None:
+    """A gateway would answer without the one that does not start."""
+    command, *words = liar({"tools/list": {"tools": []}})
+    servers = {"good": {"command": command, "args": words}, "dead": {"command": "/nonexistent/server"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    status, found = examine("mcp.json")
+    assert status == 1
+    assert (found["target, good"]["level"], found["target, dead"]["level"]) == ("ok", "error")
+    assert "cannot start '/nonexistent/server'" in found["target, dead"]["text"]
+
+
+@pytest.fixture
+def refusing() -> Iterator[Callable[[int, str], str]]:
+    """`refusing(status, body)` is the URL of a server that answers everything so."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(status: int, body: str) -> str:
+        class Refusing(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            do_GET = do_POST
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Refusing))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/mcp"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("status", [403, 404, 502])
+def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
+    code, found = examine(refusing(status, "Host 'a.test' is not allowed here"))
+    assert code == 1
+    for about in ("target", "login, server"):
+        assert found[about]["level"] == "error"
+        assert "Host 'a.test' is not allowed here" in found[about]["text"]
+        assert "as expected" not in found[about]["text"]
+
+
+def test_a_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
+    assert "requires authentication" in examine(locked)[1]["target"]["text"]
+    found = examine(locked, "--token", "for-another")[1]
+    assert "refused the token that was sent" in found["target"]["text"]
 
 
 @pytest.fixture

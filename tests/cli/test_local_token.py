@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -32,10 +33,10 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def start(forks: Forks, env: dict[str, str]) -> Iterator[Start]:
-    """Serves the built-in services; gives the URL, and the line after it."""
+    """Serves the built-in services; returns the URL and the lines after it."""
     children: list[Piped] = []
 
-    def begin(*options: str, lines: int = 1, **more: str) -> tuple[str, str]:
+    def begin(*options: str, lines: int = 2, **more: str) -> tuple[str, str]:
         child = forks.start("serve", "--services", "tasks", "--transport", "http", *options, env=env | more)
         children.append(child)
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
@@ -89,7 +90,7 @@ def test_secrets_are_not_written_to_a_pipe(
         child = forks.start(*command, env=env)
         for line in child.stderr:
             said += line
-            if "to look at it" in line:
+            if "Console: " in line:
                 break
         url = re.search(r"Serving on (\S+)", said)[1]  # type: ignore[index]
         port = url.split(":")[2].split("/")[0]
@@ -104,7 +105,7 @@ def test_secrets_are_not_written_to_a_pipe(
     secrets = [file.read_text().strip() for file in (tmp_path / "data").glob("http-*.token")]
     assert len(secrets) >= 2
     assert not [one for one in [*secrets, "#token=", "in-the-query", "in-the-header"] if one in said]
-    assert f"run `portico console http://127.0.0.1:{port}/`" in said
+    assert f"run `portico console http://127.0.0.1:{port}/` for a link" in said
 
 
 def test_a_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable[..., Any], tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable
     port = "0"
     for time in (1, 2):
         child = terminal("serve", "--services", "tasks", "--transport", "http", "--port", port, PORTICO_DATA=str(data))
-        child.wait_for("to look at it, open http://127.0.0.1:")
+        child.wait_for("Console: http://127.0.0.1:")
         child.wait_for("/#token=")
         (file,) = data.glob("http-*[0-9].token")
         port = file.name.split("-")[1].split(".")[0]
@@ -134,14 +135,22 @@ def test_the_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: P
 
 def test_open_is_said_in_so_many_words(start: Start, env: dict[str, str]) -> None:
     url, said = start("--port", "0", "--open")
-    assert "without a token, --open: every user of this machine" in said
+    assert "No token is required (--open): every user of this machine" in said
     assert status(url) == 200
 
 
 def test_a_profile_stays_as_its_document_has_it(start: Start) -> None:
     url, said = start("--port", "0", "--profile", "subcog")
-    assert "as the profile 'subcog' has it" in said
+    assert "No token is required (open = true in its settings)" in said
     assert status(url) == 200
+
+
+@pytest.mark.parametrize("profile", ["pharo", "sysmcp", "bossman"])
+def test_other_profiles_require_the_token(start: Start, tmp_path: Path, profile: str) -> None:
+    url, said = start("--port", "0", "--profile", profile)
+    assert "A token is required." in said
+    (file,) = (tmp_path / "data").glob("http-*[0-9].token")
+    assert (status(url), status(url, file.read_text().strip())) == (401, 200)
 
 
 def test_a_token_of_the_environment_is_the_one(start: Start) -> None:
@@ -237,7 +246,7 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
 def test_the_operators_token_is_another_and_in_a_file_of_its_own(
     forks: Forks, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
-    url, said = start("--port", "0", "--operator", lines=2)
+    url, said = start("--port", "0", "--operator", lines=3)
     port = int(url.split(":")[2].split("/")[0])
     tokens = {of: local_token.find(port, str(tmp_path / "data"), of) for of in ("", "operator")}
     assert tokens[""] and tokens["operator"] and tokens[""] != tokens["operator"]
@@ -253,3 +262,49 @@ def test_the_operators_token_is_another_and_in_a_file_of_its_own(
     assert "create_task" not in listed(url).stdout
     assert call(tokens["operator"], "service_enable", "name=tasks").returncode == 0
     assert "create_task" in listed(url).stdout
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Path:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": {"command": sys.executable, "args": ["-c", "input()"]}}}))
+    return file
+
+
+def test_a_gateway_requires_the_token_that_its_user_has(
+    forks: Forks, env: dict[str, str], gateway: Path, tmp_path: Path
+) -> None:
+    """Its upstreams have keys and files that other users of the machine must not reach."""
+    child = forks.start("serve", str(gateway), "--port", "0", env=env)
+    try:
+        url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
+        assert "A token is required." in child.stderr.readline()
+        port = url.split(":")[2].split("/")[0]
+        token = (tmp_path / "data" / f"http-{port}.token").read_text().strip()
+        assert (status(url), status(url, token)) == (401, 200)
+        assert forks.run("read", url, "nothing://x", env=env).returncode == 1
+        refused = forks.run("read", url, "nothing://x", env=env | {"PORTICO_DATA": str(tmp_path / "other")})
+        assert refused.returncode == 3
+        found = forks.run(
+            "read", url, "nothing://x", "--data", env["PORTICO_DATA"], env=env | {"PORTICO_DATA": "/nowhere"}
+        )
+        assert found.returncode == 1
+    finally:
+        child.terminate()
+        child.communicate()
+
+
+def test_an_open_gateway_requires_none(forks: Forks, env: dict[str, str], gateway: Path) -> None:
+    child = forks.start("serve", str(gateway), "--port", "0", "--open", env=env)
+    try:
+        url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
+        assert "No token is required (--open)" in child.stderr.readline()
+        assert status(url) == 200
+    finally:
+        child.terminate()
+        child.communicate()
+
+
+def test_a_data_directory_that_commands_do_not_search_is_named(start: Start, tmp_path: Path) -> None:
+    _, said = start("--port", "0", "--data", str(tmp_path / "elsewhere"))
+    assert f"find it with PORTICO_DATA={tmp_path / 'elsewhere'};" in said

@@ -3,10 +3,16 @@ needs; and it starts without a warning. Installed where CI is set, or with PLAIN
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +70,62 @@ def test_the_services_start_without_a_word(run: object) -> None:
     status, said, err = run("serve", stdin=json.dumps(INITIALIZE) + "\n")  # type: ignore[operator]
     assert (status, err) == (0, "")
     assert json.loads(said)["result"]["serverInfo"]["name"] == "portico"
+
+
+class Terminal80:
+    """A command at a terminal of 80 columns; `shown` is what it has printed."""
+
+    def __init__(self, plain: Path, words: tuple[str, ...], folder: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        env = {**kept, "PATH": f"{plain}:/usr/bin:/bin", "PORTICO_DATA": str(folder), "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            [str(plain / words[0]), *words[1:]], stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def read_until(self, text: str = "") -> str:
+        """Read until a text is shown, or to the end."""
+        deadline = time.monotonic() + 60
+        while not (text and text in self.shown):
+            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            try:
+                data = os.read(self._master, 65536) if ready else b""
+            except OSError:
+                data = b""  # Linux: the other side was closed
+            if not data:
+                break
+            self.shown += data.decode().replace("\r\n", "\n")
+        return self.shown
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        os.close(self._master)
+
+
+def test_the_banner_names_what_works_here(plain: Path, tmp_path: Path) -> None:
+    """Its commands succeed, it names what needs an extra, and what they print fits the terminal."""
+    serving = Terminal80(plain, ("portico", "serve", "--port", "0"), tmp_path)
+    try:
+        banner = serving.read_until("Console: ")
+        assert "contracts: needs portico[schema]" in banner
+        assert "system_info, process_list: need portico[system]" in banner
+        commands = [line.strip() for line in banner.splitlines() if line.startswith("    portico ")]
+        assert len(commands) == 2 and commands[1].endswith(" memory_status")
+        for command in commands:
+            trying = Terminal80(plain, tuple(command.split()), tmp_path)
+            shown = trying.read_until()
+            assert trying.process.wait(60) == 0, shown
+            trying.close()
+            if " list " in command:
+                assert "memory_recall" in shown
+                assert "system_info " not in shown.replace("live_system_info", "") and "process_list" not in shown
+                assert max(map(len, shown.splitlines())) <= 80
+    finally:
+        serving.close()
 
 
 def test_every_command_can_be_loaded(run: object) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -349,3 +351,70 @@ def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert f"needs Python 3.11 or newer, and {old} is Python 3.10.12" in done.stderr
     assert not (root / ".venv-python3.10").exists()
+
+
+OWN_FILES = {
+    "syntax": ("x = 1\ndef f()\n    pass\n", ["own.py, line 2: SyntaxError: expected ':'", "def f()"]),
+    "exception": ("import json\n\njson.loads('{')\n", ["own.py cannot be loaded: ", "own.py, line 3, in <module>"]),
+    "option": (
+        "from portico import Server\nserver = Server('x')\n\n@server.tool(aliases='buy')\ndef f() -> int: ...\n",
+        ["aliases is 'buy', and must be a list", "own.py, line 4, in <module>"],
+    ),
+    "import": (
+        "import no_such_module_here\n",
+        ["No module named 'no_such_module_here'", "own.py, line 1, in <module>"],
+    ),
+}
+
+
+@pytest.mark.parametrize("command", [["serve"], ["list"], ["work"]], ids=str)
+@pytest.mark.parametrize("kind", OWN_FILES)
+def test_an_error_in_the_users_file_is_one_message_and_its_line(
+    run: Run, tmp_path: Path, command: list[str], kind: str
+) -> None:
+    body, words = OWN_FILES[kind]
+    (tmp_path / "own.py").write_text(body)
+    done = run(*command, "own.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert all(word in done.stderr for word in words), done.stderr
+    # No frame of ours, and none of Python's.
+    assert len(done.stderr.splitlines()) <= 4
+    assert "portico/" not in done.stderr and "importlib" not in done.stderr
+
+
+def test_a_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
+    assert "'.' is a folder: expected path/to/file.py[:object]" in refused("serve", ".", cwd=tmp_path)
+
+
+def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    env = {"PORTICO_DATA": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "portico", "serve", "own.py", "--services", "contracts,tasks"]
+    names = [
+        json.loads(line)["name"]
+        for line in run("list", "tools", "--", *command, cwd=tmp_path, env=env).stdout.splitlines()
+    ]
+    assert {"who", "spec_list", "create_task"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["own.py", "--root", "."], "--root is an option of the built-in services; --services NAMES adds them"),
+        (["own.py", "--operator"], "--operator is an option of the built-in services"),
+        (["mcp.json", "--services", "tasks"], "--services cannot be combined with a gateway file"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    refused: Refused, tmp_path: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    assert said in refused("serve", *words, cwd=tmp_path)
+
+
+def test_a_port_that_is_taken_says_what_to_do(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refused("serve", "own.py", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
+    assert "choose another with --port, or any free one with --port 0" in said

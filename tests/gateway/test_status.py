@@ -176,7 +176,7 @@ def test_the_command_finds_the_token_of_its_user(
 ) -> None:
     monkeypatch.delenv("PORTICO_OPERATOR_TOKEN", raising=False)
     asyncio.run(until_ready(served))
-    main(["call", f"{served}/mcp", "one_add", "a=1", "b=2"])
+    main(["call", f"{served}/mcp", "one_add", "a=1", "b=2", "--data", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         main(["gateway", "status", served, "--data", str(tmp_path)])
     said = capsys.readouterr().out

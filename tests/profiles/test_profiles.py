@@ -141,15 +141,15 @@ async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("[sever]\n", "unknown field `sever`"),
-        ("[server]\nnam = 'x'\n", "unknown field `nam`"),
+        ("[sever]\n", "unknown key 'sever'"),
+        ("[server]\nnam = 'x'\n", "unknown key 'server.nam'"),
         ("[server]\nname = ''\n", "$.server.name"),
         ("[server.capabilities]\ntoys = {}\n", "there is no capability 'toys'"),
         ("[serve]\nlifecycle = 'loose'\n", "$.serve.lifecycle"),
         ("[serve]\nmax_message = 0\n", "$.serve.max_message"),
         ("[services.nobody]\n", "unknown services.nobody"),
         ("[shapes.nobody]\n", "unknown shapes.nobody"),
-        ("[shapes.live]\nenvelop = true\n", "unknown field `envelop`"),
+        ("[shapes.live]\nenvelop = true\n", "unknown key 'shapes.envelop'"),
         ("[shapes.live]\nis_error = 'never'\n", "is_error"),
         ("= 1\n", "is not TOML"),
     ],

@@ -152,6 +152,9 @@ class AuditCommand:
         wanted = self._wanted()
         found = await self._read(lambda tx: newest(tx, wanted, self.arguments.limit))
         plain = self.printer.form == "json"
+        if not plain:
+            # A running server may have another one.
+            self.printer.aside(f"records of {self.store if '://' not in self.store else 'the store'}")
         items = [_plain(record) if plain else record for _, record in found]
         self.printer.rows(items, HEADINGS, _row, empty="no records")
         return 0

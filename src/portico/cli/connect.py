@@ -8,8 +8,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import redirect_stdout
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, redirect_stdout
 from typing import Any
 
 import msgspec
@@ -25,7 +25,9 @@ from portico.cli.questions import TerminalQuestions, can_ask
 from portico.client.client import Client
 from portico.client.inputs import MODES
 from portico.transport import modules
-from portico.wire.errors import Error, MissingCapability, ProtocolError, UsageError
+from portico.transport.http_client.answers import HOW_TO_AUTHENTICATE
+from portico.transport.time_limits import closing_deadline
+from portico.wire.errors import Error, MissingCapability, ProtocolError, TimedOut, UsageError
 from portico.wire.notices import MessageParams
 from portico.wire.revisions import MODERN
 
@@ -36,6 +38,7 @@ ARROWS = {"sent": "→", "received": "←"}
 TERMINATED = 128 + signal.SIGTERM
 # The exit status where a server cannot be reached.
 UNREACHABLE = 3
+TIMEOUT_MARGIN_SECONDS = 0.25
 
 
 def run_with_client(arguments: argparse.Namespace, work: Work, names: Collection[str] | None = None) -> int:
@@ -54,16 +57,16 @@ def run_with_client(arguments: argparse.Namespace, work: Work, names: Collection
             printer.flush()
             return status
         except Error as failure:
-            raise _explained(failure) from None
+            raise explained(failure) from None
         finally:
             printer.clear()
 
 
-def _explained(failure: Error) -> Error:
+def explained(failure: Error) -> Error:
     """The same failure, with what can be done about it at the shell."""
     if type(failure) is AuthorizationFailed:
         return AuthorizationFailed(
-            str(failure).replace('auth="oauth"', "--oauth; a token goes into PORTICO_CLIENT_TOKEN")
+            str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth.")
         )
     if isinstance(failure, MissingCapability) and not can_ask():
         return ProtocolError(f"{failure}. Questions can be answered where there is a terminal.", code=failure.code)
@@ -75,9 +78,10 @@ async def _run(
 ) -> int:
     ended = _on_sigterm()
     try:
-        client = client_for(arguments.target, arguments, printer)
-        client.awaited = names
-        async with client:
+        async with (
+            time_limit(arguments) as limit,
+            client_for(arguments.target, arguments, printer, limit, awaited=names) as client,
+        ):
             if arguments.verbose:
                 await _request_logs(client)
             missing = client.missing_servers
@@ -89,6 +93,23 @@ async def _run(
         if not ended:
             raise
         return TERMINATED
+
+
+@asynccontextmanager
+async def time_limit(arguments: argparse.Namespace) -> AsyncIterator[asyncio.Timeout]:
+    """Bound a whole command by --timeout, with the end of a child process that does not end by itself.
+
+    A login in a browser takes as long as its user does, so it is not bounded.
+    """
+    seconds = None if arguments.oauth else arguments.timeout
+    if seconds is not None:
+        closing_deadline.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        # A request that is not answered in time has a message that says more, so it goes first.
+        async with asyncio.timeout(None if seconds is None else seconds + TIMEOUT_MARGIN_SECONDS) as limit:
+            yield limit
+    except TimeoutError:
+        raise TimedOut(f"the command did not finish within {seconds:g} s (--timeout)") from None
 
 
 def _on_sigterm() -> list[int]:
@@ -117,11 +138,22 @@ async def _request_logs(client: Client) -> None:
 # The client
 
 
-def client_for(target: Target, options: argparse.Namespace, printer: Printer) -> Client:
-    """A Client for a TARGET, or for the words behind `--`; not open yet."""
+def client_for(
+    target: Target,
+    options: argparse.Namespace,
+    printer: Printer,
+    limit: asyncio.Timeout | None = None,
+    *,
+    awaited: Collection[str] | None = None,
+) -> Client:
+    """Return a Client for a TARGET, or for the words behind `--`; not open yet.
+
+    The time limit is suspended while a user answers questions. The client waits for the servers of the tools and prompts
+    in `awaited`, or for all if that is None.
+    """
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"there is no folder {options.cwd}")
-    questions = TerminalQuestions(printer) if can_ask() else None
+    questions = TerminalQuestions(printer, limit) if can_ask() else None
     given: dict[str, Any] = {}
     if options.timeout is not None:
         given["timeout"] = options.timeout
@@ -143,6 +175,7 @@ def client_for(target: Target, options: argparse.Namespace, printer: Printer) ->
         browser=None if questions is not None else _no_browser,
         **given,
     )
+    client.awaited = awaited
     if questions is not None:
         questions.client = client
     return client
@@ -164,7 +197,9 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
         return "oauth"
     if options.token is not None:
         return str(options.token)
-    return local_token.for_request(target) if isinstance(target, str) and is_url(target) else None
+    if not isinstance(target, str) or not is_url(target):
+        return None
+    return local_token.for_request(target, getattr(options, "data", None))
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:

@@ -63,7 +63,7 @@ def announce_console(site: Any, announce: Callable[[str], None] | None, data: st
     else:
         print(f"Serving on {url}", file=sys.stderr, flush=True)
     if site is not None and (line := describe_link(site, url, data, sys.stderr)):
-        print(f"  to look at it, {line}", file=sys.stderr, flush=True)
+        print(f"  Console: {line}", file=sys.stderr, flush=True)
 
 
 def describe_link(site: Any, url: str, data: str | None, stream: TextIO | None) -> str | None:
@@ -78,11 +78,11 @@ def describe_link(site: Any, url: str, data: str | None, stream: TextIO | None) 
     is_stored = store_key(site, url, data)
     page, _, token = link.partition("#")
     if not token or is_terminal(stream):
-        return f"open {link}"
+        return link
     if not is_stored:
-        return f"open {page} with the token of the server, or start it at a terminal, which shows a link"
+        return f"{page}, with the token of the server; a server started at a terminal prints a link"
     option = f" --data {quote(data)}" if data else ""
-    return f"run `portico console {page}{option}`, which prints a link"
+    return f"run `portico console {page}{option}` for a link"
 
 
 def store_key(site: Any, url: str, data: str | None) -> bool:

@@ -219,6 +219,8 @@ class ContractsCommand:
 
     def check(self) -> int:
         path = self.arguments.lock
+        if not os.path.exists(path):
+            raise UsageError(f"there is no file {path}; `portico contracts lock TARGET` writes it")
         try:
             pinned = self.chosen(lock.read(read_text(path, LONGEST_FILE)))
         except lock.BadLock as failure:

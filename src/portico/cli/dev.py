@@ -11,7 +11,7 @@ from portico.cli.console_link import HOW_TO_ENTER, describe_link, secret
 from portico.cli.data import store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
-from portico.cli.printable import printable
+from portico.cli.printable import plural, printable
 from portico.console.console import Console
 from portico.console.gate import ConsoleAccess
 from portico.console.reload import Reloader
@@ -52,11 +52,17 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
     def ready(url: str) -> None:
         print(f"Serving {arguments.target} on {url}", file=sys.stderr)
         if line := describe_link(site, url, arguments.data, sys.stderr):
-            print(f"  to look at it, {line}", file=sys.stderr)
+            print(f"  Console: {line}", file=sys.stderr)
         if reloader.state.state == "broken":
             print(f"  it cannot be loaded yet:\n{printable(reloader.state.error or '')}", file=sys.stderr)
         sys.stderr.flush()
 
+    def report() -> None:
+        if reloader.state.state == "ok":
+            tools = len(server.tools)
+            print(f"{reloader.state.file} reloaded: {tools} {plural('tool', tools)}", file=sys.stderr, flush=True)
+
+    reloader.listeners.append(report)
     server.on_http.append(use)
     async with site.lifespan():
         following = asyncio.create_task(reloader.follow(server))

@@ -13,27 +13,30 @@ import sys
 from collections.abc import Awaitable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from portico import __version__
 from portico._lazy import LazyModule
-from portico.auth.errors import AuthorizationFailed
-from portico.cli.connect import client_for, is_url
+from portico.cli.connect import client_for, explained, is_url, time_limit
 from portico.cli.data import NAME
 from portico.cli.files import read_text
 from portico.cli.forms import parse
 from portico.cli.install import LONGEST_FILE, PLACES, ConfigurationFile
 from portico.cli.jsonc import InvalidConfiguration, read
 from portico.cli.logs import set_log_level
+from portico.cli.printable import one_line, plural
 from portico.cli.printer import Printer
+from portico.client.client import Client
 from portico.server.tasks import engine
 from portico.store import migrations
 from portico.store.database import Database
 from portico.store.database import parse as parse_store
 from portico.store.folder import data_directory
 from portico.store.transaction import Transaction
+from portico.transport import targets
+from portico.transport.http_client.answers import MAX_REASON_CHARS
 from portico.wire.errors import Error, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -47,21 +50,32 @@ else:
 
 LOWEST = (3, 11)
 STORE_SECONDS = 5.0
-# What each extra brings, by the module that tells whether it is there.
+MAX_NOISE_CHARS = 100
+
+
+class Extra(NamedTuple):
+    """An optional dependency: the module that shows whether it is installed, and what it is for."""
+
+    module: str
+    purpose: str
+
+
 EXTRAS = {
-    "schema": "jsonschema_rs",
-    "pydantic": "pydantic",
-    "oauth": "joserfc",
-    "audit": "cryptography",
-    "cli": "rich",
-    "port": "libcst",
-    "otel": "opentelemetry.sdk",
-    "cel": "cel_expr_python",
-    "postgres": "psycopg",
-    "memory-vectors": "numpy",
-    "memory-vectors-fast": "ctranslate2",
-    "live": "eryx",
-    "system": "psutil",
+    "schema": Extra("jsonschema_rs", "contracts, output validation"),
+    "pydantic": Extra("pydantic", "Pydantic models"),
+    "oauth": Extra("joserfc", "JWT login"),
+    "audit": Extra("cryptography", "signed audit"),
+    "cli": Extra("rich", "coloured tables"),
+    "port": Extra("libcst", "portico port"),
+    "testing": Extra("pytest", "pytest plugin"),
+    "otel": Extra("opentelemetry.sdk", "OpenTelemetry"),
+    "openapi": Extra("yaml", "OpenAPI in YAML"),
+    "cel": Extra("cel_expr_python", "CEL conditions in rules"),
+    "postgres": Extra("psycopg", "PostgreSQL stores"),
+    "memory-vectors": Extra("numpy", "search by meaning"),
+    "memory-vectors-fast": Extra("ctranslate2", "faster search by meaning"),
+    "live": Extra("eryx", "sandboxed Python"),
+    "system": Extra("psutil", "processes, event logs"),
 }
 MARKS = {"ok": "✓", "note": "–", "warning": "!", "error": "✗"}
 # Of a server that was not told another.
@@ -116,12 +130,13 @@ def _python() -> HealthFinding:
 
 
 def _extras() -> HealthFinding:
-    there = [name for name, module in EXTRAS.items() if _is_there(module)]
-    missing = [name for name in EXTRAS if name not in there]
-    said = f"there: {', '.join(there) or 'none'}"
+    installed = [name for name, extra in EXTRAS.items() if _is_there(extra.module)]
+    missing = [f"{name} ({extra.purpose})" for name, extra in EXTRAS.items() if name not in installed]
+    text = f"installed: {', '.join(installed) or 'none'}"
     if not missing:
-        return HealthFinding("extras", "ok", said)
-    return HealthFinding("extras", "note", f"{said}; not there: {', '.join(missing)}", "pip install 'portico[NAME]'")
+        return HealthFinding("extras", "ok", text)
+    text = f"{text}; not installed: {', '.join(missing)}"
+    return HealthFinding("extras", "note", text, "pip install 'portico[NAME]'")
 
 
 def _is_there(module: str) -> bool:
@@ -287,32 +302,52 @@ def _wrong(entry: Any) -> str:
 
 
 async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
+    target = arguments.target
+    if not targets.names_several(target):
+        return await _one_target("target", target, arguments, printer)
+    # A gateway answers without the servers that do not, so each of them is tried by itself.
+    names = targets.server_names(target)
+    each = (_one_target(f"target, {name}", f"{target.strip()}:{name}", arguments, printer) for name in names)
+    return [finding for findings in await asyncio.gather(*each) for finding in findings]
+
+
+async def _one_target(about: str, target: Any, arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
     try:
-        async with client_for(arguments.target, arguments, printer) as client:
+        async with time_limit(arguments), client_for(target, arguments, printer) as client:
             tools = await client.list_tools()
             info = client.server_info
-            name = f"{info.name} {info.version}" if info else "it does not say who it is, but"
-            answers = HealthFinding("target", "ok", f"{name} answers, revision {client.revision}, {len(tools)} tools")
-            missing = client.missing_servers.items()
-            return [answers, *(HealthFinding(f"target, {server}", "error", reason) for server, reason in missing)]
-    except AuthorizationFailed as failure:
-        return [HealthFinding("target", "error", str(failure)), *await _login(str(arguments.target))]
+            name = f"{info.name} {info.version}" if info else "a server without a name"
+            text = f"{name} answers, protocol version {client.revision}, {len(tools)} {plural('tool', len(tools))}"
+            return [HealthFinding(about, "ok", text), *_noise(about, client)]
     except (Error, ToolError) as failure:
-        found = [HealthFinding("target", "error", str(failure))]
-        return [*found, *await _login(str(arguments.target))] if is_url(arguments.target) else found
+        found = [HealthFinding(about, "error", str(explained(failure)))]
+        return [*found, *await _login(str(target))] if is_url(target) else found
+
+
+def _noise(about: str, client: Client) -> Iterator[HealthFinding]:
+    """Report lines on standard output that are not messages: many clients disconnect there."""
+    noise: list[str] = getattr(client.upstream.link, "noise", [])
+    if noise:
+        text = f"prints to standard output what is not a message: {one_line(noise[0], MAX_NOISE_CHARS)!r}"
+        yield HealthFinding(f"{about}, output", "error", text, "print it to standard error")
 
 
 async def _login(url: str) -> list[HealthFinding]:
-    """Each link of the chain that leads to a token."""
-    chain = oauth_chain
-    found = []
-    for step in await _within(chain.follow_chain(url)):
-        wrong = [one for one in step.findings if one.level == "error"]
-        level: Level = "error" if wrong else "ok"
-        words = "; ".join(one.text for one in wrong) or "as it should be"
-        said = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {words}"
-        found.append(HealthFinding(f"login, {step.name}", level, said))
-    return found
+    """Check each step that leads to a token."""
+    return [_login_finding(step) for step in await _within(oauth_chain.follow_chain(url))]
+
+
+def _login_finding(step: Any) -> HealthFinding:
+    """Judge one response: without a token a server answers 200 or 401, and metadata is answered with 200."""
+    wrong = "; ".join(one.text for one in step.findings if one.level == "error")
+    level: Level = "error" if wrong else "ok"
+    status = step.status or 0
+    if not wrong and step.name == "server" and status >= 400 and status != 401:
+        level, wrong = "error", one_line(step.reason, MAX_REASON_CHARS) or "expected 401"
+    elif not wrong and step.name != "server" and status != 200:
+        level, wrong = "note", "no document here"
+    text = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {wrong or 'as expected'}"
+    return HealthFinding(f"login, {step.name}", level, text)
 
 
 async def _within(steps: Awaitable[list[T]]) -> list[T]:

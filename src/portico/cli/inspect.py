@@ -10,7 +10,7 @@ import msgspec
 
 from portico.cli.connect import client_for, run_with_client
 from portico.cli.forms import parse
-from portico.cli.printable import one_line
+from portico.cli.printable import one_line, plural
 from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.services.contracts.definitions import Contract, contract_of
@@ -21,6 +21,8 @@ from portico.wire.revisions import REVISIONS
 # Of text such as schemas; tokenizers differ by a tenth or so.
 CHARACTERS_PER_TOKEN = 4
 HEAVIEST = 10
+# Without --verbose.
+FINDINGS_SHOWN = 5
 # For one more handshake.
 REVISION_SECONDS = 10.0
 
@@ -40,8 +42,13 @@ async def _inspect(client: Client, printer: Printer, arguments: argparse.Namespa
     if found["weight"]["heaviest"]:
         rows = [[one["name"], f"{one['tokens']:,}"] for one in found["weight"]["heaviest"]]
         printer.table(["heaviest tools", "tokens"], rows)
-    for finding in found["findings"]:
+    findings = found["findings"] if arguments.verbose else found["findings"][:FINDINGS_SHOWN]
+    for finding in findings:
         printer.aside(one_line(f"{finding['severity']}: {finding['tool']}: {finding['message']}"))
+    if len(findings) < len(found["findings"]):
+        printer.aside(f"… and {len(found['findings']) - len(findings)} more: --verbose shows all of them")
+    if "unlinted" in found:
+        printer.aside(f"note: the tools were not checked: {one_line(found['unlinted'])}")
     return 0
 
 
@@ -110,7 +117,10 @@ async def _listed(ask: Any) -> list[Any]:
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["counts"].items())
+    counts = ", ".join(
+        f"{count:,} {plural(name.replace('_', ' ').removesuffix('s'), count)}"
+        for name, count in found["counts"].items()
+    )
     weight = f"about {found['weight']['tokens']:,} tokens in the list of tools"
     capable = ", ".join(sorted(name for name, said in found["capabilities"].items() if said is not None))
     rows = [
@@ -120,6 +130,6 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, Any]]:
         ("capabilities", capable),
         ("offers", counts),
         ("weight", weight),
-        ("findings", found.get("unlinted") or len(found["findings"]) or "none"),
+        ("findings", "not checked" if "unlinted" in found else len(found["findings"]) or "none"),
     ]
     return rows

@@ -47,7 +47,7 @@ def for_url(url: str, data: str | None = None, of: str = "") -> str | None:
     return find(port, data, of)
 
 
-def for_request(url: str) -> str | None:
+def for_request(url: str, data: str | None = None) -> str | None:
     """Return the bearer token for requests to a URL: that of the environment, or the one in this user's files.
 
     PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only; and so is the token that a
@@ -56,7 +56,7 @@ def for_request(url: str) -> str | None:
     own = os.environ.get("PORTICO_CLIENT_TOKEN")
     if own or not names_loopback(urlsplit(url).hostname or ""):
         return own or None
-    return os.environ.get("PORTICO_TOKEN") or for_url(url)
+    return os.environ.get("PORTICO_TOKEN") or for_url(url, data)
 
 
 def is_listener_ours(port: int) -> bool:

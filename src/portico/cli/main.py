@@ -12,6 +12,7 @@ from portico._lazy import load_module
 from portico.auth.errors import AuthorizationFailed
 from portico.cli.forms.parser import Parser
 from portico.cli.printable import printable
+from portico.transport.modules import LoadFailed
 from portico.wire.errors import Error, TransportError, UsageError
 
 
@@ -115,11 +116,14 @@ def _run(words: list[str]) -> int:
 
 
 def _report(mistake: Error) -> int:
-    """The exit status: 1 if the server refused, 2 for a mistake on the line, 3 if the server cannot be reached."""
+    """Print an error, and return the exit status.
+
+    It is 1 if the server refused or its file has an error, 2 for a wrong command line, 3 for an unreachable server.
+    """
     for line in printable(str(mistake)).splitlines() or [type(mistake).__name__]:
         print(f"portico: {line}", file=sys.stderr)
     if isinstance(mistake, UsageError):
-        return 2
+        return 1 if isinstance(mistake, LoadFailed) else 2
     return 3 if isinstance(mistake, TransportError | AuthorizationFailed) else 1
 
 

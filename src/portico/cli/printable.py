@@ -27,6 +27,11 @@ def one_line(text: str, longest: int = 2000) -> str:
     return printable(f"{line[:longest]}…" if len(line) > longest else line)
 
 
+def plural(noun: str, count: int) -> str:
+    """Return the noun as it follows this number: `1 tool`, `2 tools`."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def printable_json(text: str) -> str:
     """JSON of the same value with invisible characters escaped. They occur only in strings."""
     return _guarded(text, _escape_json)

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 import time
 import unicodedata
 from base64 import b64decode
@@ -38,9 +37,9 @@ STATUS_INTERVAL_SECONDS = 0.05
 CLEAR = "\r\x1b[K"
 # Of a table, which is for reading: JSON has everything.
 LONGEST_CELL, LONGEST_TEXT = 100, 500
-# Between the columns of a plain table, and the least that its last column gets.
+# Between the columns of a plain table, and the width below which no column is shrunk.
 GAP = "  "
-NARROWEST = 20
+NARROWEST = 12
 # Of files that are saved.
 LONGEST_NAME = 80
 MOST_NAMESAKES = 10_000
@@ -200,18 +199,50 @@ def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Text
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as what is in them; the last one is folded to what is left of the line."""
+    """Return the rows as aligned columns, folded to the width of the terminal."""
     table = [list(headings), *map(list, rows)]
-    widths = [max(width(row[at]) for row in table) for at in range(len(headings))]
-    left = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
-    room = max(shutil.get_terminal_size().columns - left, NARROWEST)
+    natural = [max(width(row[at]) for row in table) for at in range(len(headings))]
+    widths = _fitted_widths(natural, shutil.get_terminal_size().columns - len(GAP) * (len(natural) - 1))
     lines = []
     for row in table:
-        folded = textwrap.wrap(row[-1], room) or [""]
-        head = GAP.join(cell + " " * (size - width(cell)) for cell, size in zip(row[:-1], widths, strict=False))
-        lines.append(f"{head}{GAP}{folded[0]}")
-        lines += [f"{' ' * left}{more}" for more in folded[1:]]
+        cells = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for at in range(max(map(len, cells))):
+            parts = [cell[at] if at < len(cell) else "" for cell in cells]
+            lines.append(GAP.join(part + " " * (size - width(part)) for part, size in zip(parts, widths, strict=True)))
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _fitted_widths(natural: Sequence[int], room: int) -> list[int]:
+    """Shrink the widest columns until all fit into the room.
+
+    The first column has the names and ids that users copy, so it keeps its width unless it takes most of the line.
+    """
+    widths = list(natural)
+    first = 1 if len(widths) > 1 and widths[0] <= room * 0.6 else 0
+    while sum(widths) > room:
+        at = max(range(first, len(widths)), key=widths.__getitem__)
+        if widths[at] <= NARROWEST:
+            break
+        widths[at] = max(widths[at] - (sum(widths) - room), widths[at] // 2, NARROWEST)
+    return widths
+
+
+def _folded(cell: str, room: int) -> list[str]:
+    """Fold a cell between words, and inside a word that is longer than a line."""
+    if width(cell) <= room:
+        return [cell]
+    lines, line = [], ""
+    for word in cell.split(" "):
+        if line and width(line) + 1 + width(word) > room:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+        while width(line) > room:
+            cut = next(at for at in range(len(line), 0, -1) if width(line[:at]) <= room or at == 1)
+            lines.append(line[:cut])
+            line = line[cut:]
+    return [*lines, line]
 
 
 def width(text: str) -> int:

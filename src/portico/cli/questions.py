@@ -18,6 +18,7 @@ from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.schema import Schema
 from portico.schema.problems import Inspector
+from portico.transport.http_client.limits import suspended
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 MOST_FIELDS = 100
@@ -42,24 +43,29 @@ class InputClosed(Exception):
 class TerminalQuestions:
     """Asks on standard error, because standard output may be going elsewhere."""
 
-    def __init__(self, printer: Printer) -> None:
+    def __init__(self, printer: Printer, limit: asyncio.Timeout | None = None) -> None:
         self.client: Client | None = None
         self._printer = printer
+        self._limit = limit
         # Servers may ask two things at once; people are asked one by one.
         self._turn = asyncio.Lock()
 
     async def answer(self, question: ElicitParams) -> ElicitResult:
         async with self._turn:
-            # Further lines are set in, so that they do not pass for ours.
-            message = question.message[:LONGEST_MESSAGE].strip().replace("\n", "\n    ")
-            self._printer.aside(f"{self._name} asks: {message}")
-            try:
-                if question.mode == "url":
-                    return await self._page(question.url or "")
-                return await self._form(question.requested_schema)
-            except InputClosed:
-                self._printer.aside("")
-                return ElicitResult("cancel")
+            with suspended(self._limit):
+                return await self._answer(question)
+
+    async def _answer(self, question: ElicitParams) -> ElicitResult:
+        # Further lines are set in, so that they do not pass for ours.
+        message = question.message[:LONGEST_MESSAGE].strip().replace("\n", "\n    ")
+        self._printer.aside(f"{self._name} asks: {message}")
+        try:
+            if question.mode == "url":
+                return await self._page(question.url or "")
+            return await self._form(question.requested_schema)
+        except InputClosed:
+            self._printer.aside("")
+            return ElicitResult("cancel")
 
     @property
     def _name(self) -> str:

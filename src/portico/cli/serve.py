@@ -23,6 +23,7 @@ from portico.cli.forms import complete_serving, parser_for
 from portico.cli.logs import is_level_said, set_log_level
 from portico.cli.printable import is_terminal
 from portico.server.server import FaceChoice, Server
+from portico.store.folder import data_directory
 from portico.transport import modules, stdio
 from portico.transport.fastmcp_file import fastmcp_source
 from portico.transport.loops import new_loop, on_signals
@@ -60,12 +61,16 @@ def run(words: list[str]) -> None:
     if arguments.target is None:
         server, serving = _built_in(arguments)
         server.faces = _lean(server, arguments, serving)
-    elif arguments.profile is not None:
-        server, serving = _dressed(arguments)
-    elif is_url(arguments.target):
-        server, serving = _proxy(arguments.target, arguments.header), _serving(arguments)
     else:
-        server, serving = load(arguments.target), _serving(arguments)
+        _check_service_options(arguments)
+        if arguments.profile is not None:
+            server, serving = _dressed(arguments)
+        elif is_url(arguments.target):
+            server, serving = _proxy(arguments.target, arguments.header), _serving(arguments)
+        else:
+            server, serving = load(arguments.target), _serving(arguments)
+        if arguments.services is not None:
+            server, _ = _built_in(arguments, into=server)
     if arguments.header and not is_url(arguments.target or ""):
         raise UsageError("--header is for a TARGET that is a URL")
     server.data = arguments.data
@@ -88,12 +93,7 @@ def run(words: list[str]) -> None:
         return
     if arguments.transport == "http":
         site = console_link.attach_console(server, arguments)
-        if arguments.target is None:
-            _serve_guarded(server, arguments, options, site)
-        elif _is_gateway(arguments):
-            _serve_gateway(server, arguments, options, site)
-        else:
-            _run(server, arguments, options, None, site)
+        _run(server, arguments, options, _protect(server, arguments, options, serving), site)
     else:
         if sys.stdin.isatty():
             welcome.waiting(server, arguments)
@@ -114,22 +114,6 @@ def _run(
 def _is_gateway(arguments: argparse.Namespace) -> bool:
     target = arguments.target
     return target is not None and target.endswith((".json", ".toml")) and fastmcp_source(target) is None
-
-
-def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
-    """A gateway over HTTP. Its status is for the operator alone, who has a token for that."""
-    port = arguments.port if arguments.unix is None and arguments.fd is None else 0
-    said = os.environ.get("PORTICO_OPERATOR_TOKEN")
-    token = said or (local_token.find(port, arguments.data, OPERATOR) if port else None) or local_token.make()
-    announce = None if said else partial(_announce_gateway, token, arguments.data)
-    _run(server, arguments, {**options, "operator_token": token}, announce, site)
-
-
-def _announce_gateway(token: str, data: str | None, url: str) -> None:
-    port = urlsplit(url).port
-    if port is not None:
-        local_token.keep(token, port, data, OPERATOR)
-    print(f"Serving on {url}\n  `portico gateway status` shows its upstreams", file=sys.stderr, flush=True)
 
 
 def _serving(arguments: argparse.Namespace) -> Any:
@@ -181,42 +165,71 @@ _PERSONAL = frozenset({"memory", "tasks", "live", "system"})
 OPERATOR = "operator"
 
 
-def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any], site: Any) -> None:
-    """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
-    services = {service.name for service in server.services}
-    # What is not there yet may be switched on.
-    personal = _PERSONAL & services or OPERATOR in services
-    near = arguments.unix is None and http_place.Place(host=arguments.host, fd=arguments.fd).is_local()
-    # The path of a Unix socket is for this user alone.
-    guarded = server.auth is not None or os.environ.get("PORTICO_TOKEN") or not personal or not near
+def _protect(
+    server: Server, arguments: argparse.Namespace, options: dict[str, Any], serving: Any
+) -> Callable[[str], None] | None:
+    """Add the local tokens of a server over HTTP to its options, and return the function that announces its URL.
+
+    Other users of this machine can reach a loopback address, so the built-in services and gateways require a token.
+    """
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
-    announce = None
-    if guarded:
-        pass
-    elif arguments.open or arguments.profile is not None:
-        why = "--open" if arguments.open else f"as the profile {arguments.profile!r} has it"
-        announce = partial(_announce_open, f"without a token, {why}: every user of this machine can use it")
+    announce: Callable[[str], None] | None = None
+    if _needs_token(server, arguments):
+        if arguments.open or (serving is not None and serving.open):
+            why = "--open" if arguments.open else "open = true in its settings"
+            announce = partial(_announce_open, f"No token is required ({why}): every user of this machine has access.")
+        else:
+            known = local_token.find(port, arguments.data) if port else None
+            options["token"] = known or local_token.make()
+            announce = partial(_announce_token, options["token"], arguments.data, known is None)
+    announce = _with_operator(server, arguments, options, port, announce)
+    if arguments.target is None:
+        announce = welcome.after(announce, server, arguments)
+    return announce
+
+
+def _needs_token(server: Server, arguments: argparse.Namespace) -> bool:
+    """Return whether a server holds personal data or credentials, and only a token could protect it here."""
+    services = {service.name for service in server.services}
+    # With an operator, services that are not served yet may be switched on.
+    is_personal = bool(_PERSONAL & services) or OPERATOR in services or _is_gateway(arguments)
+    # The path of a Unix socket is for this user alone; other addresses require authentication or --insecure anyway.
+    is_near = arguments.unix is None and http_place.Place(host=arguments.host, fd=arguments.fd).is_local()
+    return is_personal and is_near and server.auth is None and not os.environ.get("PORTICO_TOKEN")
+
+
+def _with_operator(
+    server: Server,
+    arguments: argparse.Namespace,
+    options: dict[str, Any],
+    port: int,
+    announce: Callable[[str], None] | None,
+) -> Callable[[str], None] | None:
+    """Add the operator's token, which the status of a gateway and the switching of services require."""
+    if _is_gateway(arguments):
+        hint = "`portico gateway status` shows its upstreams"
+    elif OPERATOR in {service.name for service in server.services}:
+        hint = "The operator's token switches services: PORTICO_TOKEN=$(cat {path})"
     else:
-        known = local_token.find(port, arguments.data) if port else None
-        options["token"] = known or local_token.make()
-        announce = partial(_announce_token, options["token"], arguments.data, known is None)
-    if OPERATOR in services:
-        said = os.environ.get("PORTICO_OPERATOR_TOKEN")
-        known = local_token.find(port, arguments.data, OPERATOR) if port else None
-        options["operator_token"] = said or known or local_token.make()
-        if not said:
-            announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
-    _run(server, arguments, options, welcome.after(announce, server, arguments.data), site)
+        return announce
+    given = os.environ.get("PORTICO_OPERATOR_TOKEN")
+    known = local_token.find(port, arguments.data, OPERATOR) if port else None
+    options["operator_token"] = given or known or local_token.make()
+    if given:
+        return announce
+    return partial(_announce_operator, options["operator_token"], arguments.data, hint, announce)
 
 
-def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:
-    """Where the operator's token is: in a file, for this user alone."""
+def _announce_operator(
+    token: str, data: str | None, hint: str, announce: Callable[[str], None] | None, url: str
+) -> None:
+    """Store the operator's token in a file for this user alone, and print what it is for."""
     path = local_token.keep(token, urlsplit(url).port or 0, data, OPERATOR)
     if announce is not None:
         announce(url)
     else:
         print(f"Serving on {url}", file=sys.stderr)
-    print(f"  its services are switched with the operator's token: PORTICO_TOKEN=$(cat {quote(path)})", file=sys.stderr)
+    print(f"  {hint.format(path=quote(path))}", file=sys.stderr, flush=True)
 
 
 def _announce_open(how: str, url: str) -> None:
@@ -226,13 +239,17 @@ def _announce_open(how: str, url: str) -> None:
 def _announce_token(token: str, data: str | None, is_new: bool, url: str) -> None:
     """Print the token once, if a terminal shows it; print the path of its file otherwise."""
     path = local_token.keep(token, urlsplit(url).port or 0, data)
-    line = (
-        f"{url}#token={token}\n  export PORTICO_TOKEN={token}"
-        if is_new and is_terminal(sys.stderr)
-        else f"export PORTICO_TOKEN=$(cat {quote(path)})"
+    value = token if is_new and is_terminal(sys.stderr) else f"$(cat {quote(path)})"
+    folder = data_directory(data)
+    # Commands look into the directory that the environment names.
+    condition = "" if folder == data_directory() else f" with PORTICO_DATA={quote(str(folder))}"
+    print(
+        f"Serving on {url}\n"
+        f"  A token is required. Your own `portico` commands find it{condition}; other clients use:\n"
+        f"  export PORTICO_TOKEN={value}",
+        file=sys.stderr,
+        flush=True,
     )
-    said = f"  only with its token; `portico` commands of this user find it, others need it: {line}"
-    print(f"Serving on {url}\n{said}", file=sys.stderr, flush=True)
 
 
 def run_work(words: list[str]) -> None:
@@ -315,9 +332,24 @@ def _settings(arguments: argparse.Namespace) -> Any:
     return settings
 
 
-def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """A server of the built-in services, and what its settings say about serving it. Loaded when needed, because most
-    people serve a server of their own."""
+def _check_service_options(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of the built-in services where none is served."""
+    if arguments.services is not None and _is_gateway(arguments):
+        raise UsageError(
+            "--services cannot be combined with a gateway file: add the services to it as an upstream with "
+            'command = ["portico", "serve", "--services", "…"]'
+        )
+    given = {"--root": arguments.root, "--project": arguments.project, "--read-only": arguments.read_only}
+    for flag, value in {**given, "--operator": arguments.operator}.items():
+        if value and arguments.services is None:
+            raise UsageError(f"{flag} is an option of the built-in services; --services NAMES adds them to this server")
+
+
+def _built_in(arguments: argparse.Namespace, into: Server | None = None) -> tuple[Any, Any]:
+    """Return a server of the built-in services, or one that they are added to, and its [serve] settings.
+
+    The services are loaded when needed, because most users serve a server of their own.
+    """
     settings = _settings(arguments)
     said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
     names = None if said is None else [name for name in said if name]
@@ -334,7 +366,8 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
         over_http=arguments.transport == "http",
         settings=files,
     )
-    server = assembly.assemble(names, settings, place)
+    arguments.unavailable = {}
+    server = assembly.assemble(names, settings, place, unavailable=arguments.unavailable, into=into)
     served = {service.name for service in server.services}
     for flag, given, service in (("--root", place.roots, "system"), ("--project", place.projects, "live")):
         if given and service not in served:

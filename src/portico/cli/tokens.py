@@ -9,6 +9,7 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 
 from portico.access.revoking import revoke
 from portico.auth.verifiers.token_file import TokenRow, hashed, new_token, read_rows
@@ -55,7 +56,12 @@ def _add(arguments: argparse.Namespace) -> None:
     )
     _write(path, [*rows, row])
     print(token)
-    print(f"This token is not shown again. {path} has its hash.", file=sys.stderr)
+    print(
+        f"This token is not shown again. {path} has its hash.\n"
+        f"  server: portico serve … --auth-tokens {quote(str(path))}\n"
+        "  client: the header `Authorization: Bearer TOKEN`, or PORTICO_CLIENT_TOKEN for `portico` commands",
+        file=sys.stderr,
+    )
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -202,7 +202,8 @@ def typed(value: Any, returns: Any, *, given: bool, name: str) -> Any:
             return msgspec.json.decode(value, type=returns, dec_hook=_model)
         return msgspec.convert(value, returns, strict=False, dec_hook=_model)
     except (ValueError, RecursionError) as reason:
-        raise ProtocolError(f"{name} gave a result that is no {returns}: {str(reason)[:300]}") from None
+        expected = getattr(returns, "__name__", returns)
+        raise ProtocolError(f"{name} gave a result that does not fit {expected}: {str(reason)[:300]}") from None
     except TypeError as reason:
         raise UsageError(f"`returns` is no type that a result can be given: {reason}") from None
 

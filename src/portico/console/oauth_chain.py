@@ -18,6 +18,7 @@ from portico.auth.metadata import MetadataSearch, discover
 from portico.console.shown import shown
 from portico.server.calling.results import ToolResult
 from portico.server.registry.service import Service, tool
+from portico.transport.http_client.answers import reason_of
 from portico.transport.http_client.fetcher import Fetcher, addresses_of
 from portico.wire.errors import Error, ToolError
 from portico.wire.revisions import MODERN
@@ -57,6 +58,8 @@ class ChainStep(Struct, kw_only=True):
     headers: list[tuple[str, str]] = []
     document: dict[str, Any] | None = None
     text: str | None = None
+    # Why the server refused the request, in its own words.
+    reason: str = ""
     ok: bool = True
     findings: list[ChainFinding] = []
 
@@ -126,6 +129,8 @@ async def _fetched(fetcher: Fetcher, asked: Fetch, name: str) -> tuple[ChainStep
     step.document = answer.document()
     if step.document is None:
         step.text = answer.body[:SHOWN_TEXT].decode("utf-8", "replace")
+    if answer.status >= 400:
+        step.reason = reason_of(answer.status, answer.headers, answer.body)
     _judge_document(step)
     return step, answer
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from portico.server.replacing import become
 from portico.server.server import Server
 from portico.transport import modules
-from portico.wire.errors import Error, UsageError
+from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
 
@@ -152,14 +152,14 @@ class Reloader:
         return found
 
     def _broken(self, failure: BaseException) -> None:
-        # `modules.load` shows what is ours at the shell, and ends: here it is the page that shows it.
-        if isinstance(failure, SystemExit) and isinstance(failure.__context__, Error):
-            failure = failure.__context__
+        if isinstance(failure, modules.LoadFailed) and failure.__cause__ is not None:
+            failure = failure.__cause__
         lines = traceback.format_exception(failure)
         own = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == self.path]
         line = failure.lineno if isinstance(failure, SyntaxError) else own[-1] if own else None
         text = "".join(_of_file(lines, self.folder))[-LONGEST_TRACE:].replace(self.folder + os.sep, "")
-        log.warning("%s cannot be loaded: %s", self.state.file, lines[-1].strip())
+        place = self.state.file if line is None else f"{self.state.file}, line {line}"
+        log.warning("%s: cannot be loaded: %s", place, lines[-1].strip())
         self.state = DevState(
             state="broken", file=self.state.file, error=text, line=line, at=time.time(), loads=self.state.loads
         )  # fmt: skip

@@ -316,7 +316,7 @@ class Door:
                 # A prompt or a resource that says what is wrong with what it was given.
                 wrong = InvalidParams if failure.kind == "ValidationError" else InternalError
                 return self._refuse(call, wrong(_text(failure), failure.described()))
-            return self._refuse(call, unexpected(failure, call.method, call.reply))
+            return self._refuse(call, unexpected(failure, _where(call), call.reply))
         except Exception as worse:
             # What the author wanted to say cannot be said in JSON.
             return self._refuse(call, unexpected(worse, call.method, call.reply))
@@ -440,7 +440,17 @@ def _text(error: Exception) -> str:
 
 def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
-    return refusal(failure) if isinstance(failure, ToolError) else unforeseen(failure, call.method, call.reply)
+    return refusal(failure) if isinstance(failure, ToolError) else unforeseen(failure, _where(call), call.reply)
+
+
+def _where(call: Call) -> str:
+    """Return the method of a call, and the tool, prompt or resource that it names, for the log."""
+    row = METHODS.get(call.method)
+    try:
+        name = row.name_in(call.typed()) if row is not None else None
+    except ProtocolError:
+        name = None
+    return f"{call.method} {name[:128]!r}" if name else call.method
 
 
 def unforeseen(failure: BaseException, where: str, reply: Reply | None = None) -> CallToolResult:

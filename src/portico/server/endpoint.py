@@ -405,9 +405,12 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
 
 
 def _public_host(server: Server) -> list[str]:
-    """The name in the public URL is ours."""
+    """Return the host of the public URL, with and without its port: a proxy may pass on either (nginx: `$host`)."""
     url = server.auth.public_url if server.auth is not None else None
-    return [] if url is None else [urlsplit(url).netloc]
+    if url is None:
+        return []
+    place = urlsplit(url)
+    return [place.netloc] if place.port is None else [place.netloc, place.netloc.rpartition(":")[0]]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -117,13 +118,20 @@ def files(profile: str | None, config: str | None) -> list[Path]:
     return files + ([Path(config)] if config is not None else [])
 
 
-def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePlace) -> Server:
-    """A server of these services. With no names, of those that the settings name, or all that can be had here.
+def assemble(
+    names: Sequence[str] | None,
+    said: ServeSettings,
+    place: ServicePlace,
+    *,
+    unavailable: dict[str, str] | None = None,
+    into: Server | None = None,
+) -> Server:
+    """Return a server with the named services; without names, those of the settings, or all that work here.
 
-    What cannot be had and was not asked for is left out with a warning. A service that the settings speak of was asked
-    for: with a mistake in them nothing is served.
+    A service that was not named and cannot work here is left out; `unavailable` receives its name and the reason.
+    Settings of a service name it: an error in them raises UsageError. `into` is an existing server to add to.
     """
-    server = Server(**_identity(said.server))
+    server = Server(**_identity(said.server)) if into is None else into
     unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
@@ -149,8 +157,11 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
             if wanted is not None or service_name in said.services or service_name in said.shapes:
                 where = _where(place.settings, service_name, getattr(reason, "option", ""))
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
-            # It was not asked for, and `portico doctor` says what is missing.
-            log.info("the service %r is not there: %s", name, reason)
+            log.info("the service %r is not available: %s", name, reason)
+            if unavailable is not None:
+                unavailable[service_name] = str(reason)
+    if unavailable is not None:
+        unavailable |= _partly_unavailable(server, place)
     if server.instructions == INSTRUCTIONS:
         server.instructions = _instructions(server, place)
     if place.operator:
@@ -166,6 +177,23 @@ def _instructions(server: Server, place: ServicePlace) -> str:
     if "memory_recall" not in server.tools:
         return INSTRUCTIONS
     return f"{INSTRUCTIONS} {READ_ONLY_MEMORY_INSTRUCTIONS if place.read_only else MEMORY_INSTRUCTIONS}"
+
+
+def _partly_unavailable(server: Server, place: ServicePlace) -> dict[str, str]:
+    """Return the tools of the served services that are left out or cannot work here, with the reason."""
+    if "system" not in {service.name for service in server.services}:
+        return {}
+    missing = {}
+    if not has_psutil():
+        missing["system_info, process_list"] = "need portico[system]"
+    if place.over_http and server.tools.get("fs_read") is None:
+        missing["fs_* tools"] = "need --root PATH over HTTP"
+    return missing
+
+
+def has_psutil() -> bool:
+    """Return whether the package that reads processes and the machine's state is installed."""
+    return find_spec("psutil") is not None
 
 
 def listed(server: Server, *, files: bool) -> list[str]:
@@ -344,11 +372,12 @@ def _system(given: dict[str, Any], place: ServicePlace, named: bool) -> dict[str
 
 
 def _unable(given: dict[str, Any], place: ServicePlace) -> dict[str, str]:
-    """What cannot work here: files without a folder, if there is no client that could name one, and a registry without
-    hives where the system has none."""
+    """Return the parts to disable: files without a folder, if no client could name one; the registry without hives
+    where the system has none; processes without psutil."""
     files = bool(given.get("roots") or place.roots) or given.get("client_roots") or not place.over_http
     registry = bool(given.get("hives")) or os.name == "nt"
-    return ({} if files else {"fs": "disabled"}) | ({} if registry else {"reg": "disabled"})
+    usable = {"fs": files, "reg": registry, "process": has_psutil()}
+    return {part: "disabled" for part, works in usable.items() if not works}
 
 
 def _lowered(levels: Any) -> Any:

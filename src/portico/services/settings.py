@@ -31,6 +31,8 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     services: list[str] | None = None
     operator: bool = False
+    # Over HTTP on this machine: serve every user of it, without a token.
+    open: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
     face: Literal["all", "search", "code", "auto"] | None = None
@@ -92,13 +94,38 @@ def read(path: str | Path, known: Collection[str]) -> Table:
         settings = of(said)
     except UsageError as mistake:
         found = re.search(_PLACE, str(mistake))
-        raise UsageError(f"{place(path, found[1] if found else '')}: {mistake}") from None
+        where = found[1] if found else ""
+        field_name = re.search(r"unknown field `([^`]*)`", str(mistake))
+        if field_name is not None:
+            raise UsageError(_describe_unknown(path, where, field_name[1])) from None
+        raise UsageError(f"{place(path, where)}: {mistake}") from None
     unknown = [f"services.{name}" for name in settings.services if name not in known]
     unknown += [f"shapes.{name}" for name in settings.shapes if name not in known and name != OWN]
     if unknown:
         services = ", ".join(known)
         raise UsageError(f"{place(path, unknown[0])}: unknown {', '.join(unknown)}; the services are {services}")
     return said
+
+
+_TABLES: dict[str, type[Struct]] = {"": ServeSettings, "server": ServerIdentity, "serve": Serving}
+
+
+def _describe_unknown(path: str | Path, table: str, name: str) -> str:
+    """Return the message for a key that a file must not have, with its line and the key that was probably meant."""
+    # Only for an error.
+    from difflib import get_close_matches
+
+    known = _TABLES[table].__struct_fields__ if table in _TABLES else ServiceShape.__struct_fields__
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+    key = f"{table}.{name}".strip(".")
+    where = place(path, key)
+    if ", line " not in where:
+        # In a table of a table, whose name the error leaves out.
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        number = next((at for at, line in enumerate(lines, 1) if re.match(rf"\s*{re.escape(name)}\s*=", line)), None)
+        where = where if number is None else f"{where}, line {number}"
+    return f"{where}: unknown key {key!r} ({hint})"
 
 
 def place(path: str | Path, key: str) -> str:

@@ -20,13 +20,13 @@ _CONTINUED = "    | "
 
 
 class TextLines(logging.Formatter):
-    """`LEVEL logger: message` in one line, with the time first in the request log; then the traceback, indented."""
+    """`time LEVEL logger: message` in one line; then the traceback, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         members = getattr(record, MEMBERS, None)
         if members is not None:
             return as_text(members)
-        lines = [_plain(f"{record.levelname} {record.name}: {record.getMessage()}")]
+        lines = [_plain(f"{moment(record.created)} {record.levelname} {record.name}: {record.getMessage()}")]
         if record.exc_info:
             lines += self._indent(self.formatException(record.exc_info))
         if record.stack_info:

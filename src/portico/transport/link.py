@@ -29,6 +29,10 @@ log = logging.getLogger("portico")
 # The longest message that is taken from a server.
 LONGEST_ANSWER = 64 * 1024 * 1024
 
+# Of the lines between messages that are remembered.
+MAX_NOISE_LINES = 5
+MAX_NOISE_BYTES = 200
+
 Trace = Callable[[str, bytes], None]
 """Is shown every message: "sent" or "received", and its bytes."""
 
@@ -129,6 +133,8 @@ class Duplex(Link):
         self._pending: dict[RequestId, Call] = {}
         self._newest = 0
         self._modern = False
+        # Lines that are no messages, such as a banner that a server prints to standard output: the first few.
+        self.noise: list[str] = []
 
     async def __call__(self, call: Call) -> Any:
         id = call.id
@@ -219,6 +225,8 @@ class Duplex(Link):
             self.channel.send(jsonrpc.error(malformed.id, malformed.error, self.channel.revision))
         else:
             # Programs print all kinds of things where they should not.
+            if len(self.noise) < MAX_NOISE_LINES:
+                self.noise.append(data[:MAX_NOISE_BYTES].decode(errors="replace"))
             log.debug("%s: %s", self.name, malformed.error.message)
 
     def _fail_sole_pending(self, what: str) -> None:

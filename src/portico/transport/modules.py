@@ -14,6 +14,10 @@ from typing import Any
 
 from portico.wire.errors import Error, UsageError
 
+# Of the user's frames that an error message shows.
+MAX_FRAMES = 5
+_PORTICO = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
 
 def is_named(target: str) -> bool:
     """Whether this is how an object is named, and not a command or a URL."""
@@ -65,28 +69,67 @@ def _from_file(path: str) -> ModuleType:
     # As when the file is run by itself: what lies beside it can be imported.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     sys.modules.setdefault(name, module)
-    with _showing_where():
+    with _explaining(path):
         spec.loader.exec_module(module)
     return module
 
 
+class LoadFailed(UsageError):
+    """The user's own file raised an error while it was loaded; `__cause__` is that error."""
+
+
 @contextmanager
-def _showing_where() -> Iterator[None]:
-    """A mistake in the user's own file is shown with its place there."""
+def _explaining(place: str) -> Iterator[None]:
+    """Turn an error in the user's own file into one message with its place there."""
     try:
         yield
-    except Error:
-        traceback.print_exc()
-        raise SystemExit(1) from None
+    except LoadFailed:
+        raise
+    except Exception as failure:
+        raise LoadFailed(describe_failure(place, failure)) from failure
+
+
+def describe_failure(place: str, failure: BaseException) -> str:
+    """Return an error message with the lines of the user's own files that led to the error.
+
+    Frames of Portico, of importlib and of installed packages are left out: the user cannot change them.
+    """
+    if isinstance(failure, SyntaxError) and failure.lineno is not None:
+        *_, last = traceback.format_exception_only(failure)
+        lines = [f"{failure.filename or place}, line {failure.lineno}: {last.strip()}"]
+        if failure.text:
+            lines.append(f"    {failure.text.strip()}")
+        return "\n".join(lines)
+    frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if _is_users(frame.filename)]
+    message = "".join(traceback.format_exception_only(failure)).strip()
+    if isinstance(failure, Error):
+        # Its class is ours, and the message says everything.
+        message = str(failure)
+    lines = [f"{place} cannot be loaded: {message}"]
+    for frame in frames[-MAX_FRAMES:]:
+        lines.append(f"  {frame.filename}, line {frame.lineno}, in {frame.name}")
+        lines += [f"    {frame.line}"] if frame.line else []
+    return "\n".join(lines)
+
+
+def _is_users(path: str) -> bool:
+    """Return whether a file is the user's own: neither Portico's, nor Python's, nor of an installed package."""
+    places = (_PORTICO, os.path.dirname(os.__file__) + os.sep)
+    return not (path.startswith(("<", *places)) or "site-packages" in path or "dist-packages" in path)
 
 
 def _from_name(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        kind = "a folder" if os.path.isdir(name) else "neither a file nor a module"
+        raise UsageError(f"{name!r} is {kind}: expected path/to/file.py[:object] or module:object")
     sys.path.insert(0, "")
     try:
-        with _showing_where():
+        with _explaining(name):
             return importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
+    except LoadFailed as failure:
+        missing = failure.__cause__
+        absent = missing.name if isinstance(missing, ModuleNotFoundError) else None
+        if absent is not None and (name == absent or name.startswith(f"{absent}.")):
             raise UsageError(f"there is no module {name!r}; a file is given as path/to/file.py") from None
         raise
 

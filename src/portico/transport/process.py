@@ -18,6 +18,7 @@ from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.transport.link import LONGEST_ANSWER, Duplex, Trace
 from portico.transport.stdio import Lines
+from portico.transport.time_limits import closing_seconds
 from portico.transport.watchdog import watchdog
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError
 from portico.wire.jsonrpc import to_line
@@ -217,7 +218,7 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
 
     async def _ended(self, seconds: float) -> bool:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(closing_seconds(seconds)):
                 await self.exited.wait()
         except TimeoutError:
             return False

@@ -14,6 +14,7 @@ from msgspec import Struct
 from portico.rpc.call import Handler
 from portico.transport import modules
 from portico.transport.fastmcp_file import source_in
+from portico.transport.short_urls import with_scheme
 from portico.wire.errors import UsageError
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -65,6 +66,12 @@ def names_several(value: Any) -> bool:
     return isinstance(servers, Mapping) and len(servers) > 1
 
 
+def server_names(value: str) -> list[str]:
+    """Return the names of the servers in an mcp.json."""
+    said = _read_file(value.strip())
+    return [str(name) for name in said.get("mcpServers", said.get("servers")) or ()]
+
+
 def target_of(
     value: Any,
     *,
@@ -103,7 +110,7 @@ def _read(value: Any) -> Target:
 
 
 def _from_text(text: str) -> Target:
-    text = text.strip()
+    text = with_scheme(text.strip())
     if re.match(r"https?://", text, re.IGNORECASE):
         return Url(text, {})
     if not text:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import current_task, get_running_loop
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
 _NEVER = float("inf")
+# The least that a step of closing a connection gets.
+MIN_CLOSING_SECONDS = 0.1
+
+# When connections have to be closed, by the clock of the loop. A command with a time limit sets it.
+closing_deadline: ContextVar[float | None] = ContextVar("closing_deadline", default=None)
+
+
+def closing_seconds(usual: float) -> float:
+    """Return how long a step of closing a connection may take: the usual time, or less if a deadline is near."""
+    deadline = closing_deadline.get()
+    if deadline is None:
+        return usual
+    return min(usual, max(deadline - get_running_loop().time(), MIN_CLOSING_SECONDS))
 
 
 class TimeLimit:

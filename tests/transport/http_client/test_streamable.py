@@ -353,7 +353,7 @@ async def test_a_page_instead_of_an_answer_is_said_to_be_one(serve: Serve, statu
         assert await client.list_tools() == []
 
 
-@pytest.mark.parametrize("status, words", [(401, "wants to know who is asking"), (403, "forbids")])
+@pytest.mark.parametrize("status, words", [(401, "requires authentication"), (403, "forbids")])
 async def test_who_is_not_let_in_is_told_so(serve: Serve, status: int, words: str) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(status, PAGE, "text/html")
@@ -362,6 +362,31 @@ async def test_who_is_not_let_in_is_told_so(serve: Serve, status: int, words: st
             pass
     # It says nothing about the revision.
     assert [one.says for one in there.seen] == ["server/discover"]
+
+
+@pytest.mark.parametrize("status, words", [(401, "refused the token that was sent"), (403, "forbids")])
+@pytest.mark.parametrize(
+    "body, kind, reason",
+    [
+        ({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "the token is too old"}}, None, "too old"),
+        ({"error": "invalid_token", "error_description": "the key is unknown"}, None, "the key is unknown"),
+        ({"detail": "not from here"}, None, "not from here"),
+        ("no entry on mondays\x1b[31m", "text/plain", "no entry on mondays"),
+        ("<html><head><title>Sign in</title></head><script>x</script></html>", "text/html", "HTML page, 'Sign in'"),
+        ("x" * 5000, "text/plain", "x" * 300 + "…$"),
+    ],
+    ids=str,
+)
+async def test_the_reason_of_a_refusal_is_in_the_error(
+    serve: Serve, status: int, words: str, body: Any, kind: str | None, reason: str
+) -> None:
+    there = await serve()
+    given = (json.dumps(body), "application/json") if kind is None else (body, kind)
+    there.rules["server/discover"] = lambda peer, request: peer.answer(status, *given)
+    with pytest.raises(AuthorizationFailed, match=f"{words}.*{reason}") as raised:
+        async with Client(there.url, auth="a-token"):
+            pass
+    assert "\x1b" not in str(raised.value) and "a-token" not in str(raised.value)
 
 
 BROKEN = [

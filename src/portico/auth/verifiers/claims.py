@@ -6,7 +6,7 @@ and groups: what is named here is where to look, in this order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +15,9 @@ from portico.auth.principal import Principal
 from portico.auth.verifiers.credentials import TokenInvalid, Verified
 
 LONGEST_TEXT = 1024
+# Of a token for other audiences, in the log.
+MAX_AUDIENCES = 3
+MAX_AUDIENCE_CHARS = 200
 MOST_ACTORS = 10
 MOST_SCOPES = 1000
 # Claims of OpenID Connect, RFC 7662 and Entra that describe a user.
@@ -54,7 +57,16 @@ def check_audience(claims: Mapping[str, Any], audiences: frozenset[str], *, requ
         return
     named = [said] if isinstance(said, str) else said if isinstance(said, list) else []
     if not audiences.intersection(one for one in named if isinstance(one, str)):
-        raise TokenInvalid("it is for another audience" if named else "it has no aud")
+        if not named:
+            raise TokenInvalid("it has no aud")
+        received = [str(one)[:MAX_AUDIENCE_CHARS] for one in named[:MAX_AUDIENCES]]
+        raise TokenInvalid(
+            f"it is for another audience: expected {_listed(sorted(audiences))}, got {_listed(received)}"
+        )
+
+
+def _listed(audiences: Sequence[str]) -> str:
+    return " or ".join(map(repr, audiences)) or "none"
 
 
 def verified(claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, ends: float | None) -> Verified:

@@ -7,6 +7,7 @@ import argparse
 
 from portico.cli.forms import asking, operating, services, serving, setting_up
 from portico.cli.forms.parser import CommandForm, Parser
+from portico.transport.short_urls import with_scheme
 
 FORMS: dict[str, CommandForm] = {
     **serving.FORMS,
@@ -34,6 +35,8 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     check_text(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
     if child is not None:
         arguments.target = child
+    elif isinstance(getattr(arguments, "target", None), str):
+        arguments.target = with_scheme(arguments.target)
     return arguments
 
 

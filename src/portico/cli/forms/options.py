@@ -82,6 +82,9 @@ STORE = (
     flag("--data", metavar="DIR", help="the data directory (default: PORTICO_DATA)"),
 )
 DATA = STORE[1:]
+TOKENS = flag(
+    "--data", metavar="DIR", help="where a `portico serve` of yours stores its tokens (default: PORTICO_DATA)"
+)
 WORKING = flag(
     "--concurrency",
     type=count,
@@ -99,4 +102,5 @@ def limit(default: int | None = None) -> Flag:
 
 def asking_form(command: str, first: str, second: str, about: str, words: tuple[Word, ...], *own: Flag) -> CommandForm:
     usage = f"portico {command} {first} [options]\n       portico {command} [options] {second}"
-    return CommandForm(usage, about, words, {**CONNECTION, "": (*SEEING, *own)}, f"{TARGETS}\n{STATUS}")
+    reaching = {heading: (*flags, TOKENS) for heading, flags in CONNECTION.items()}
+    return CommandForm(usage, about, words, {**reaching, "": (*SEEING, *own)}, f"{TARGETS}\n{STATUS}")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
+
+from portico.cli.forms.actions import ACTION_OPTIONS, examples
 
 # Where no terminal says how wide it is.
 USUAL_WIDTH = 80
@@ -46,10 +49,31 @@ class Parser(argparse.ArgumentParser):
         )
         self.flags: list[argparse.Action] = []
         self.completes: list[Word] = []
+        # The actions that an option belongs to, and the parser with the options of one action.
+        self.owners: dict[str, str] = {}
+        self.actions: dict[str, Callable[[], Parser]] = {}
 
     def read(self, words: list[str]) -> argparse.Namespace:
-        """What was typed. Options may stand before the words, behind and between them."""
-        return self.parse_intermixed_args(words)
+        """Parse a command line. Options may stand before the words, behind and between them."""
+        typed = words[: words.index("--")] if "--" in words else words
+        if {"-h", "--help"}.intersection(typed) and (action := next(filter(self.actions.__contains__, typed), None)):
+            self.actions[action]().print_help()
+            self.exit(0)
+        arguments = self.parse_intermixed_args(words)
+        self._check_options(typed, getattr(arguments, "action", ""))
+        return arguments
+
+    def _check_options(self, typed: list[str], action: str) -> None:
+        """Refuse an option of another action: it would be ignored."""
+        for flag in self.flags:
+            owners = self.owners.get(flag.option_strings[-1], "").split()
+            if not owners or action in owners:
+                continue
+            short = tuple(name for name in flag.option_strings if not name.startswith("--"))
+            for word in typed:
+                if word.partition("=")[0] in flag.option_strings or (short and word.startswith(short)):
+                    name = flag.option_strings[-1]
+                    self.error(f"{name} is an option of {' and '.join(owners)}, not of {action}")
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -95,15 +119,27 @@ class CommandForm(NamedTuple):
     flags: dict[str, tuple[Flag, ...]]
     epilog: str = ""
 
-    def parser(self, command: str, *, with_target: bool = True) -> Parser:
-        parser = Parser(command, self.usage, self.about, self.epilog)
+    def parser(self, command: str, *, with_target: bool = True, action: str = "") -> Parser:
+        """Return the parser of a command; with an action, one whose help has only the options of that action."""
+        owners = ACTION_OPTIONS.get(command, {})
+        epilog = f"{examples(command, action)}\n{self.epilog}"
+        usage = self.usage
+        if action:
+            words = [one.options.get("metavar", one.name.upper()) for one in self.words if one.name != "action"]
+            usage = " ".join(["portico", command, action, *(f"[{name} …]" for name in words), "[options]"])
+        parser = Parser(command, usage, "" if action else self.about, epilog)
+        parser.owners = owners
+        if not action and owners:
+            choices = next(one.options["choices"] for one in self.words if one.name == "action")
+            parser.actions = {one: partial(self.parser, command, action=one) for one in choices}
         for word in self.words:
-            if with_target or word.name != "target":
+            if (with_target or word.name != "target") and not (action and word.name == "action"):
                 parser.add_argument(word.name, **word.options)
                 parser.completes.append(word)
         for heading, flags in self.flags.items():
             group = parser.add_argument_group(heading) if heading else parser
-            parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in flags]
+            shown = [one for one in flags if not action or action in owners.get(one.names[-1], action).split()]
+            parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in shown]
         return parser
 
 

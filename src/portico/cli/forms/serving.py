@@ -147,7 +147,7 @@ FORMS: dict[str, CommandForm] = {
                 flag(
                     "--open",
                     action="store_true",
-                    help="serve the built-in services to every user of this machine, without a token",
+                    help="serve the built-in services or a gateway to every user of this machine, without a token",
                 ),
                 flag(
                     "--console",

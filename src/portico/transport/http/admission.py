@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
-from time import time
+from time import monotonic, time
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -30,6 +30,8 @@ from portico.wire.mirrors import decode as decode_mirrored
 log = logging.getLogger("portico.auth")
 
 FETCH_SECONDS = 10.0
+# Refusals in between are logged at INFO.
+WARNING_INTERVAL_SECONDS = 10.0
 LONGEST_DOCUMENT = 512 * 1024
 
 Needs = Callable[[str, str], Collection[str]]
@@ -74,6 +76,8 @@ class Admission:
         self._tokens = tokens
         # Of the first endpoint, and of all that there are.
         self._path = path
+        # When a refusal is next logged at WARNING, by the monotonic clock.
+        self._next_warning = 0.0
         self._paths = paths
         self._needs = needs
         self._fetch = fetcher
@@ -260,6 +264,8 @@ class Admission:
             # RFC 6750, 3.1: the error is said only to who has sent a token.
             challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
             fields = [(b"www-authenticate", challenge)]
+            if wrong:
+                self._report(request, "the bearer token is not this server's")
         else:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
@@ -268,8 +274,16 @@ class Admission:
             self._told(401, error or reason, request.peer)
         return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
+    def _report(self, request: Request, reason: str) -> None:
+        """Log why credentials were refused: at WARNING now and then, so that requests cannot fill the log."""
+        now = monotonic()
+        level = logging.WARNING if now >= self._next_warning else logging.INFO
+        if level == logging.WARNING:
+            self._next_warning = now + WARNING_INTERVAL_SECONDS
+        log.log(level, "%s %s from %s was refused: %s", request.method, request.path, request.peer, reason)
+
     def _refused(self, request: Request, failure: Exception) -> Answer:
-        log.info("%s %s from %s was refused: %s", request.method, request.path, request.peer, failure)
+        self._report(request, str(failure))
         if isinstance(failure, Unavailable):
             return refusals.error(
                 request, 503, "Service unavailable: the token cannot be verified now", ((b"retry-after", b"5"),)

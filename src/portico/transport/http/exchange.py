@@ -333,7 +333,7 @@ class Exchange:
         known = {method for method, path in self._routes if path == request.path}
         allowed = sorted(known | self.pages.methods(request.path))
         if not allowed:
-            return Answer(404, TEXT, b"Not found\n")
+            return Answer(404, TEXT, f"Not found: the MCP endpoint is {self.settings.path}\n".encode())
         return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
 
     def handle(self, request: Request, writer: ResponseWriter) -> None:

@@ -165,7 +165,9 @@ class Place(Struct, kw_only=True):
         except OSError as failure:
             for one in sockets:
                 one.close()
-            raise UsageError(f"cannot listen on {self.host}:{port}: {failure.strerror or failure}") from None
+            hint = "; choose another with --port, or any free one with --port 0"
+            hint = hint if failure.errno == errno.EADDRINUSE else ""
+            raise UsageError(f"cannot listen on {self.host}:{port}: {failure.strerror or failure}{hint}") from None
         for one in sockets:
             one.listen(BACKLOG)
         return sockets

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw
 
+from portico.auth.challenges import demand
+from portico.auth.conversation import Fetched
 from portico.transport.http_client.connection import Response
 from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
@@ -79,15 +84,69 @@ def is_lost(status: int, frame: Any, id: RequestId, data: bytes) -> bool:
     return b"session" in data[:200].lower()
 
 
-def denied(name: str, status: int, method: str) -> str:
-    if status == 403:
-        return f"{name} forbids {method} (HTTP status 403)."
-    return f'{name} wants to know who is asking (HTTP status 401, {method}). Give a token, or log in: auth="oauth".'
+# How to authenticate, in the words of the Python API; commands replace it with their options.
+HOW_TO_AUTHENTICATE = 'Pass a token with auth="TOKEN", or log in with auth="oauth".'
+MAX_REASON_CHARS = 300
+_TAG = re.compile(r"<(?:script|style|title)\b.*?</(?:script|style|title)\s*>|<[^>]*>?", re.DOTALL | re.IGNORECASE)
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.DOTALL | re.IGNORECASE)
+# Members of a JSON body that other programs put a sentence into.
+_SENTENCES = ("error_description", "message", "detail", "title", "error")
+
+
+def denied(name: str, method: str, response: Response, data: bytes, *, with_token: bool) -> str:
+    """Return the message for a 401 or 403 response, with the reason that the server gives."""
+    reason = reason_of(response.status, response.headers.items(), data)
+    said = f": {reason}" if reason else ""
+    if response.status == 403:
+        return f"{name} forbids {method} (HTTP status 403){said or '.'}"
+    if with_token:
+        return f"{name} refused the token that was sent (HTTP status 401, {method}){said or '.'}"
+    said = f" The server reports: {reason}" if reason else ""
+    return f"{name} requires authentication (HTTP status 401, {method}). {HOW_TO_AUTHENTICATE}{said}"
+
+
+def reason_of(status: int, headers: Iterable[tuple[str, str]], data: bytes) -> str:
+    """Return why the server refused a request, in its own words and on one line; empty if it does not say."""
+    body = data[:4096].decode(errors="replace")
+    sentence = _sentence(data) if body.lstrip()[:1] == "{" else _text_of(body)
+    asked = demand(Fetched(status, tuple(headers)))
+    described = asked.error_description or ""
+    both = (sentence, described if described not in sentence else "")
+    return "; ".join(one_line for part in both if (one_line := _one_line(part)))
+
+
+def _sentence(data: bytes) -> str:
+    """Return the message of an error in JSON: JSON-RPC's, OAuth's, or that of a proxy."""
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return data[:MAX_REASON_CHARS].decode(errors="replace")
+    error = said.get("error") if isinstance(said, dict) else None
+    for part in (error, said):
+        if isinstance(part, dict):
+            found = next((part[name] for name in _SENTENCES if isinstance(part.get(name), str)), "")
+            if found:
+                return str(found)
+    return ""
+
+
+def _text_of(body: str) -> str:
+    """Return the text of a page, or its title if it has one; a plain text as it is."""
+    if not body.lstrip().startswith("<"):
+        return body
+    title = _TITLE.search(body)
+    return f"an HTML page, {(title[1] if title else _TAG.sub(' ', body)).strip()!r}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return f"{line[:MAX_REASON_CHARS]}…" if len(line) > MAX_REASON_CHARS else line
 
 
 def gist(data: bytes) -> str:
-    """The beginning of what a server says instead of a message, made fit to be shown."""
-    text = "".join(char if char.isprintable() else " " for char in data[:200].decode(errors="replace")).strip()
+    """Return what a server says instead of a message, bounded and printable, for the end of an error message."""
+    body = data[:4096].decode(errors="replace")
+    text = _one_line(_sentence(data) if body.lstrip()[:1] == "{" else _text_of(body))
     return f": {text}" if text else ""
 
 

@@ -37,7 +37,13 @@ def suspendable(limit: TimeLimit) -> Iterator[TimeLimit]:
 @contextmanager
 def unhurried() -> Iterator[None]:
     """Suspend the enclosing `limited()` deadline, for instance while a person logs in."""
-    limit = _limit.get()
+    with suspended(_limit.get()):
+        yield
+
+
+@contextmanager
+def suspended(limit: asyncio.Timeout | TimeLimit | None) -> Iterator[None]:
+    """Suspend a time limit: what was left of it is left afterwards."""
     when = limit.when() if limit is not None else None
     if limit is None or when is None:
         yield

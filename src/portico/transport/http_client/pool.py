@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
 import ssl
 import sys
 import time
@@ -201,11 +203,9 @@ class Pool:
         except TimeoutError:
             raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
         except ssl.SSLError as failure:
-            reason = getattr(failure, "verify_message", "") or failure.reason or failure
-            raise ConnectFailed(f"cannot connect to {location.authority}: TLS: {reason}") from None
+            raise ConnectFailed(f"cannot connect to {location.authority}: {_tls_reason(failure)}") from None
         except OSError as failure:
-            reason = failure.strerror or str(failure)
-            raise ConnectFailed(f"cannot connect to {location.authority}: {reason}") from None
+            raise ConnectFailed(f"cannot connect to {location.authority}: {_reason(failure)}") from None
 
     async def _dial(self, address: str, port: int, tls_name: str | None) -> HttpConnection:
         loop = asyncio.get_running_loop()
@@ -254,6 +254,22 @@ class Pool:
         assert transport is not None
         connection.connection_made(transport)
         return connection
+
+
+def _tls_reason(failure: ssl.SSLError) -> str:
+    """Return why a TLS handshake failed. A server without TLS answers it with something else."""
+    if failure.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+        return "the server does not use TLS at this port; try http:// instead of https://"
+    return f"TLS: {getattr(failure, 'verify_message', '') or failure.reason or failure}"
+
+
+def _reason(failure: OSError) -> str:
+    """Return why no connection was made. asyncio replaces the text of the system with addresses."""
+    numbers = [failure.errno] if failure.errno else [int(one) for one in re.findall(r"\[Errno (\d+)\]", str(failure))]
+    if isinstance(failure, ConnectionRefusedError) or errno.ECONNREFUSED in numbers:
+        return "connection refused; is the server running, and is this its port?"
+    known = next((number for number in numbers if number in errno.errorcode), None)
+    return failure.strerror or str(failure) if known is None else os.strerror(known)
 
 
 def _check_loopback(location: Location, connection: HttpConnection) -> None:

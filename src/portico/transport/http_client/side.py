@@ -50,6 +50,11 @@ class HttpSide:
         self._longest = longest
 
     @property
+    def _sends_token(self) -> bool:
+        """Whether requests have credentials: a token, or an Authorization header of the user's own."""
+        return self._auth is not None or any(name.lower() == "authorization" for name, _ in self._own)
+
+    @property
     def pool(self) -> Pool:
         """The connections that it uses."""
         return self._pool

@@ -35,6 +35,7 @@ from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Headers, ready_head
 from portico.transport.http_client.streams import EVENTS, HttpStreams
 from portico.transport.link import Trace
+from portico.transport.time_limits import closing_seconds
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,
@@ -318,7 +319,7 @@ class StreamableHttp(HttpStreams):
         if self._session is not None and method != "initialize" and is_lost(status, frame, id, data):
             raise SessionLost(f"{self.name} no longer knows our session ({method})")
         if status in (401, 403) and not (isinstance(frame, Frame) and frame.id == id):
-            raise AuthorizationFailed(denied(self.name, status, method))
+            raise AuthorizationFailed(denied(self.name, method, response, data, with_token=self._sends_token))
         if isinstance(frame, Frame) and frame.method is UNSET:
             # Where a request could not be read, or not even let in, its id is not in the answer.
             nameless = frame.error is not UNSET and (status >= 400 or not isinstance(frame.id, int | str))
@@ -327,11 +328,16 @@ class StreamableHttp(HttpStreams):
             return result_of(frame, status, retry_after(response))
         if status >= 300:
             what = f"{self.name} answers {method} with the HTTP status {status}{gist(data)}"
+            if status == 404 and b"endpoint" not in data:
+                what += " (is this the path of its endpoint? It is usually /mcp)"
             raise BadStatus(what, status, retry_after(response))
         if isinstance(frame, Malformed):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
         what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
-        raise ProtocolError(f"{self.name} answered {method} with {what} instead of a message (HTTP status {status})")
+        hint = "; is this the URL of an MCP endpoint? Its path is usually /mcp" if response.kind == "text/html" else ""
+        raise ProtocolError(
+            f"{self.name} answered {method} with {what} instead of a message (HTTP status {status}){hint}"
+        )
 
     # Saying
 
@@ -380,7 +386,7 @@ class StreamableHttp(HttpStreams):
         try:
             if self._session is not None and not self.closed:
                 with contextlib.suppress(Error, TimeoutError):
-                    async with asyncio.timeout(GOODBYE_SECONDS):
+                    async with asyncio.timeout(closing_seconds(GOODBYE_SECONDS)):
                         response = await self._send("DELETE", [*self._own, *self._of_session()])
                         self._pool.give_back(self._location, response)
         finally:
@@ -390,4 +396,4 @@ class StreamableHttp(HttpStreams):
                 task.cancel()
             await self._pool.close()
             if tasks:
-                await asyncio.wait(tasks, timeout=GOODBYE_SECONDS)
+                await asyncio.wait(tasks, timeout=closing_seconds(GOODBYE_SECONDS))

@@ -91,7 +91,7 @@ class Index:
         self._is_awaited = True
         try:
             with self._changed:
-                return self._changed.wait_for(lambda: self._stopping or not watch.has_news(), seconds)
+                return self._changed.wait_for(lambda: self._stopping.is_set() or not watch.has_news(), seconds)
         finally:
             self._is_awaited = False
 
@@ -161,7 +161,7 @@ class Index:
         some were missed."""
         changed: set[int] = set()
         quiet = 0.0
-        while quiet < _SETTLING_SECONDS and not self._is_awaited and not self._stopping:
+        while quiet < _SETTLING_SECONDS and not self._is_awaited and not self._stopping.is_set():
             more = watch.wait(_SLICE_SECONDS)
             if more is None:
                 return None

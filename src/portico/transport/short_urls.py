@@ -1,0 +1,22 @@
+"""URLs typed without their scheme: `localhost:8080/mcp`."""
+
+from __future__ import annotations
+
+import re
+
+_HOST_AND_PORT = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}(?:[/?#]\S*)?")
+_LOCAL_PATH = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])/\S*")
+
+
+def with_scheme(text: str) -> str:
+    """Return the URL that `host:port/path` stands for; any other text is returned as it is.
+
+    Loopback addresses are reached with http, all others with https: a token must not cross a network in the clear
+    because a scheme was left out.
+    """
+    found = _HOST_AND_PORT.fullmatch(text)
+    if found is None:
+        return f"http://{text}" if _LOCAL_PATH.fullmatch(text) else text
+    host = found["host"].strip("[]").lower()
+    is_local = host in ("localhost", "::1") or host.endswith(".localhost") or re.fullmatch(r"127(\.\d+){3}", host)
+    return f"{'http' if is_local else 'https'}://{text}"
