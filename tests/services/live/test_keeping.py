@@ -37,9 +37,9 @@ async def test_the_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
 
     usual = await listed(Live(saved=tmp_path))
     assert len(usual) == 11
-    assert await listed(Live(offered="all")) - usual == {"define_method", "list_changes"}
+    assert await listed(Live(offered="all")) - usual == {"define_method", "list_changes", "undo_change"}
     assert await listed(Live(offered="all", saved=tmp_path)) - usual == {
-        *("define_method", "list_changes", "save_session", "restore_session"),
+        *("define_method", "list_changes", "undo_change", "save_session", "restore_session"),
         *("list_saved_sessions", "delete_saved_session"),
     }
     assert "define_method" not in await listed(Attached({}))
@@ -57,6 +57,10 @@ async def test_a_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> Non
     assert told.structured["patch"] == told.text
     assert (await live.call("list_changes", session="other")).text == "Nothing was changed."
     assert "one `def`" in (await live.call("define_method", className="A", source="1")).text
+    undone = await live.call("undo_change", className="A", selector="f")
+    assert undone.structured["kind"] == "restored"
+    assert (await live.call("list_changes")).text == "Nothing was changed."
+    assert "was not changed here" in (await live.call("undo_change", className="A", selector="f")).text
 
 
 async def test_a_session_that_was_saved_is_restored_by_another_server(kept: Begin) -> None:

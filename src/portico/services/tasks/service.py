@@ -291,7 +291,7 @@ class Tasks(StoredService[WorkItems]):
         ] = None,
         labels: AllLabels = None,
         worker: Annotated[
-            str | None, Meta(max_length=LONGEST_NAME, description='Only what this worker has or had; "": nobody')
+            str | None, Meta(max_length=LONGEST_NAME, description='Only what this worker has or had; "": unclaimed')
         ] = None,
         due_before: Annotated[
             str | None,
