@@ -330,12 +330,12 @@ def test_no_import_is_added_that_nothing_uses() -> None:
     assert "import portico\n" not in changed and "ProtocolError" not in changed
 
 
-def test_fastmcp_json_names_the_file_to_port(tmp_path: Path, run: Run) -> None:
+def test_fastmcp_json_names_the_file_to_port(tmp_path: Path, portico: Run) -> None:
     (tmp_path / "s.py").write_text("from fastmcp import FastMCP\nmcp = FastMCP('a')\n")
     config = tmp_path / "fastmcp.json"
     config.write_text(
         '{"source": {"path": "s.py", "entrypoint": "mcp"},\n "environment": {"dependencies": ["fastmcp"]}}'
     )
-    done = run("port", str(config))
+    done = portico("port", str(config))
     assert done.returncode == 1 and "+from portico import Server" in done.stdout
     assert "fastmcp.json:2: fastmcp:" in done.stderr

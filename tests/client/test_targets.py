@@ -287,3 +287,40 @@ async def test_a_grant_is_a_way_to_get_a_token(serve: Serve, tmp_path: Path, mon
         async with Client(there.url, auth=auth) as client:
             await client.list_tools()
     assert all("authorization" not in one.headers for one in there.seen)
+
+
+# fastmcp.json
+
+FASTMCP_SERVER = "from portico import Server\n\nmcp = Server('configured')\nother = Server('other')\n"
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        ({"type": "filesystem", "path": "s.py", "entrypoint": "mcp"}, "configured"),
+        ({"path": "s.py", "entrypoint": "other"}, "other"),
+    ],
+)
+async def test_fastmcp_json_names_a_server(tmp_path: Path, source: Any, name: str) -> None:
+    (tmp_path / "s.py").write_text(FASTMCP_SERVER)
+    config = tmp_path / "fastmcp.json"
+    config.write_text(json.dumps({"source": source, "environment": {"dependencies": ["httpx"]}}))
+    async with Client(str(config)) as client:
+        assert client.server_info is not None and client.server_info.name == name
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ({"type": "git", "path": "s.py"}, "a source of the type 'git' is not supported"),
+        ({"path": "gone.py"}, "'gone.py' is not one"),
+        ({"entrypoint": "mcp"}, "must be an object with a `path`"),
+        ({"path": "s.py", "entrypoint": 3}, "must be a text"),
+    ],
+)
+def test_a_fastmcp_json_that_is_not_simple_is_refused_with_a_reason(tmp_path: Path, source: Any, says: str) -> None:
+    (tmp_path / "s.py").write_text(FASTMCP_SERVER)
+    config = tmp_path / "fastmcp.json"
+    config.write_text(json.dumps({"source": source}))
+    with pytest.raises(UsageError, match=says):
+        Client(str(config))
