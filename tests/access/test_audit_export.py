@@ -22,6 +22,7 @@ from portico.access.audit.formats import cef, ocsf
 from portico.access.audit.records import CallRecord
 from portico.auth.errors import AuthorizationFailed
 from portico.server.endpoint import serve_http
+from portico.wire.errors import InvalidParams
 
 PATIENCE = 60.0
 
@@ -231,6 +232,21 @@ async def test_a_file_gets_every_record_and_every_checkpoint(audit: Audit, tmp_p
     lines = (tmp_path / "sent.cef").read_text().splitlines()
     assert len(lines) == 8
     assert all(line.startswith("CEF:0|Portico|Portico|") for line in lines)
+
+
+@pytest.mark.parametrize("line_break", ["\u2028", "\u2029", "\x85"])
+async def test_a_name_starts_no_other_line_of_a_file(audit: Audit, tmp_path: Path, line_break: str) -> None:
+    """Callers choose the names that they call, and readers of a log may split lines at any line break of Unicode."""
+    server = house(tmp_path / "data", sinks=[f"file:{tmp_path}/sent.jsonl", f"file:{tmp_path}/sent.ocsf?format=ocsf"])
+    async with Client(server) as client:
+        with pytest.raises(InvalidParams):
+            await client.call_tool(f'x{line_break}{{"chain":"forged"}}', {})
+    for name in ("sent.jsonl", "sent.ocsf"):
+        lines = (tmp_path / name).read_text().splitlines()
+        assert any("forged" in line for line in lines)
+        assert all(isinstance(json.loads(line), dict) for line in lines)
+    verified = await asyncio.to_thread(audit, tmp_path / "data", "verify", "--file", str(tmp_path / "sent.jsonl"))
+    assert verified.returncode == 0, verified.stdout
 
 
 async def test_without_a_store_a_file_is_an_audit_too(audit: Audit, tmp_path: Path) -> None:

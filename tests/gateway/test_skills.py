@@ -55,3 +55,17 @@ async def test_without_skills_nothing_is_said_of_them() -> None:
     async with Client(Gateway({"one": Server("one")})) as client:
         with pytest.raises(UsageError, match="serves no skills"):
             await list_skills(client)
+
+
+async def test_a_directory_does_not_list_what_a_view_excludes(tmp_path: Path) -> None:
+    one = serving(tmp_path, "one", {"maps": "maps"})
+    (tmp_path / "one" / "maps" / "references" / "SECRET.md").write_text("secret")
+    gateway = Gateway({"one": one})
+    gateway.add_view("readers", exclude=["one.skill://maps/references/SECRET*"])
+    async with Client(gateway) as client:
+        said = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
+        assert b"SECRET" in bytes(said)
+    async with Client(gateway.views["readers"]) as client:
+        said = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
+        assert b"MORE.md" in bytes(said)
+        assert b"SECRET" not in bytes(said)

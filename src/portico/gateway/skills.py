@@ -22,6 +22,7 @@ from portico.wire.revisions import MODERN
 from portico.wire.skills import EXTENSION, GetSkillParams, ListSkillsResult, ReadDirectoryParams
 
 SCHEME = "skill://"
+_DIRECTORY = "resources/directory/read"
 # Of one upstream.
 MOST_SKILLS = 10_000
 
@@ -58,12 +59,12 @@ class GatewaySkills(Service):
         return {EXTENSION: {"directoryRead": True}} if any(self._upstreams()) else {}
 
     def methods(self) -> dict[str, Answer]:
-        return {"skills/list": _no_skills, "skills/get": _unknown, "resources/directory/read": _not_there}
+        return {"skills/list": _no_skills, "skills/get": _unknown, _DIRECTORY: _not_there}
 
     def around(self, method: str, answer: Answer) -> Answer:
         if method == "skills/list":
             return partial(self._list, answer)
-        if method in ("skills/get", "resources/directory/read"):
+        if method in ("skills/get", _DIRECTORY):
             return partial(self._find, answer)
         return partial(self._read, answer) if method == "resources/read" else answer
 
@@ -145,8 +146,20 @@ class GatewaySkills(Service):
             except InvalidParams:
                 continue
             # Under the address that it was asked for by.
-            return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            result = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            return self._filter_directory(call, upstream, result) if call.method == _DIRECTORY else result
         return None
+
+    def _filter_directory(self, call: Call, upstream: GatewayUpstream, result: Raw) -> Raw:
+        """Return the entries of a directory that the caller may see."""
+        try:
+            inside = members.decode(result)
+            entries = msgspec.json.decode(inside.get("resources", b"[]"), type=list[Raw])
+            uris = [msgspec.json.decode(entry, type=_SkillAddress).uri for entry in entries]
+        except (msgspec.DecodeError, RecursionError):
+            raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
+        seen = [entry for entry, uri in zip(entries, uris, strict=True) if self._host().may_see(call, upstream, uri)]
+        return Raw(jsonrpc.encode({**inside, "resources": seen})) if len(seen) < len(entries) else result
 
 
 async def _no_skills(call: Call) -> ListSkillsResult:

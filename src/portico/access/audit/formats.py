@@ -12,6 +12,7 @@ from portico import __version__
 from portico.access.audit.checkpoints import StoredCheckpoint
 from portico.access.audit.records import CallRecord
 from portico.access.audit.tables import StoredRow
+from portico.wire.jsonrpc import to_line
 
 Format = Literal["jsonl", "ocsf", "cef"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -47,7 +48,7 @@ def ocsf(row: StoredRow, record: CallRecord) -> str:
         **({"correlation_uid": record.trace} if record.trace else {}),
     }
     event["unmapped"] = _unmapped(record, hash)
-    return msgspec.json.encode(event).decode()
+    return to_line(msgspec.json.encode(event)).decode()
 
 
 def _common(record: CallRecord, class_uid: int, activity: int) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from portico.access.audit.records import CallRecord
 from portico.access.audit.tables import OwnPart
 from portico.access.audit.verify import AuditReport, Tampering
 from portico.wire.errors import UsageError
+from portico.wire.jsonrpc import to_line
 
 LARGEST_FILE = 10 * 2**20
 CHECKPOINT_RECORDS = 1000
@@ -81,7 +82,7 @@ class FileTrail:
         lines = [] if self._is_signed else [self._checkpoint()] if self._number else []
         previous = self._last.hex()
         record = replace(record, number=self._number + 1, owner=self._owner)
-        body = msgspec.json.encode(record)
+        body = to_line(msgspec.json.encode(record))
         last = chain.link(self._last, body)
         lines.append(f'{{"chain":"{self._chain}","hash":"{last.hex()}","record":{body.decode()}}}')
         self._number, self._last = record.number, last

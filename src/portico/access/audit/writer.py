@@ -36,6 +36,7 @@ from portico.store.database import Database, when_ready
 from portico.store.errors import OutcomeUnknown, StoreError
 from portico.store.transaction import Transaction
 from portico.supervision import SupervisedState
+from portico.wire.jsonrpc import to_line
 
 log = logging.getLogger("portico")
 
@@ -301,8 +302,10 @@ class AuditWriter:
         for one in some:
             number += 1
             at, body = self._written(one, number)
-            last = link(last, body.encode())
-            rows.append((name, number, at, body, last.hex()))
+            # Callers choose names: none of them may start another line in a file of records.
+            encoded = to_line(body.encode())
+            last = link(last, encoded)
+            rows.append((name, number, at, encoded.decode(), last.hex()))
             hashes.append(last)
         self._number, self._last = number, last
         return _RecordGroup(rows, hashes)
