@@ -148,8 +148,8 @@ def client_for(
 ) -> Client:
     """Return a Client for a TARGET, or for the words behind `--`; not open yet.
 
-    The time limit is suspended while a user answers questions. The client waits for the servers of the tools and prompts
-    in `awaited`, or for all if that is None.
+    The time limit is suspended while a user answers questions. The client waits for the servers of the tools and
+    prompts in `awaited`, or for all if that is None.
     """
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"there is no folder {options.cwd}")
