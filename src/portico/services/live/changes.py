@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from portico.services.live import inspect as questions
 from portico.services.live.definitions import Statement, origin, statements, with_function, with_method
@@ -173,9 +173,9 @@ def define(names: Names, class_name: str, source: str, file: str) -> Change:
     of its text."""
     owner = names.find_owner(class_name)
     function = _function(source, file)
-    if isinstance(owner, types.ModuleType):
+    if type(owner) is types.ModuleType:
         return _define_function(names, owner, function, source, file)
-    cls = owner
+    cls = cast("type", owner)
     selector = _selector(cls, function.name)
     members = of_class(cls, "__dict__")
     if isinstance(members.get(selector), _SLOTS):
@@ -321,7 +321,7 @@ def undo(made: list[Change], owner: type | types.ModuleType, selector: str) -> C
 
 
 def _private(owner: type | types.ModuleType, selector: str) -> str:
-    return selector if isinstance(owner, types.ModuleType) else _selector(owner, selector)
+    return selector if type(owner) is types.ModuleType else _selector(cast("type", owner), selector)
 
 
 def changes(made: Sequence[Change], projects: Sequence[str]) -> Json:

@@ -18,7 +18,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any
+from typing import Any, cast
 
 from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
 from portico.services.live.names import (
@@ -222,7 +222,7 @@ def _method(owner: type | ModuleType, name: str) -> Json:
     value = members_of(owner)[name]
     kinds = {staticmethod: "static", classmethod: "class", property: "property", functools.cached_property: "property"}
     function = _function(value)
-    plain = "function" if isinstance(owner, ModuleType) else "method"
+    plain = "function" if type(owner) is ModuleType else "method"
     kind = kinds.get(type(value), "async" if _is_async(function) else plain)
     return {"name": name, "kind": kind, "signature": _signature(function), "summary": _summary(function)}
 
@@ -314,7 +314,7 @@ def _assigned(init: FunctionType) -> Iterator[str]:
 def method_source(names: Names, className: str, selector: str) -> Json:
     """Return the source of a method of a class, its own or an inherited one, or of a function of a module."""
     cls = names.find_owner(className)
-    bases = (cls,) if isinstance(cls, ModuleType) else of_class(cls, "__mro__")
+    bases = (cls,) if type(cls) is ModuleType else of_class(cast("type", cls), "__mro__")
     for owner in bases:
         if selector in members_of(owner):
             break
@@ -324,7 +324,7 @@ def method_source(names: Names, className: str, selector: str) -> Json:
     member = members_of(owner)[selector]
     function = _function(member)
     if function is None:
-        word = "function" if isinstance(cls, ModuleType) else "method"
+        word = "function" if type(cls) is ModuleType else "method"
         raise InspectionError(f"{className}.{selector} is not a {word}, it is a {kind_name(member)}.")
     try:
         if type(function) is not FunctionType:
@@ -339,7 +339,7 @@ def method_source(names: Names, className: str, selector: str) -> Json:
     return {
         "className": _owner_name(cls),
         "selector": selector,
-        "definedIn": str(function.__module__) if isinstance(cls, ModuleType) else _owner_name(owner),
+        "definedIn": str(function.__module__) if type(cls) is ModuleType else _owner_name(owner),
         "kind": _method(owner, selector)["kind"],
         "line": line,
         "source": shortened(inspect.cleandoc("\n" + "".join(lines)), LONGEST_SOURCE),
@@ -347,7 +347,7 @@ def method_source(names: Names, className: str, selector: str) -> Json:
 
 
 def _owner_name(owner: type | ModuleType) -> str:
-    name: str = owner.__name__ if isinstance(owner, ModuleType) else of_class(owner, "__qualname__")
+    name: str = owner.__name__ if type(owner) is ModuleType else of_class(cast("type", owner), "__qualname__")
     return name
 
 
@@ -357,7 +357,7 @@ def search_methods(names: Names, pattern: str, className: str | None = None, inc
     searched: list[tuple[str, type | ModuleType]]
     if className:
         cls = names.find_owner(className)
-        bases = of_class(cls, "__mro__") if includeSuper and not isinstance(cls, ModuleType) else (cls,)
+        bases = of_class(cast("type", cls), "__mro__") if includeSuper and type(cls) is not ModuleType else (cls,)
         searched = [(_owner_name(base), base) for base in bases]
     else:
         searched = list(names.classes())
@@ -484,7 +484,7 @@ def complete(names: Names, kind: str, typed: str, className: str | None = None) 
         candidates: Iterator[str] = (one["name"] for one in packages()["packages"])
     elif kind == "method":
         owner = names.find_owner(className or "")
-        bases = (owner,) if isinstance(owner, ModuleType) else of_class(owner, "__mro__")
+        bases = (owner,) if type(owner) is ModuleType else of_class(cast("type", owner), "__mro__")
         candidates = (name for base in bases for name in _selectors(base))
     else:
         # Also by the names under which a module offers classes that it has from elsewhere.
