@@ -20,7 +20,7 @@ def fastmcp_source(target: str) -> str | None:
         with open(target, "rb") as file:
             document = json.loads(file.read(_LONGEST_BYTES))
     except (OSError, ValueError, RecursionError):
-        return None  # whoever reads it as another kind of file says what is wrong
+        return None  # the reader of the other kinds of file reports the mistake
     return source_in(document, target)
 
 
