@@ -66,7 +66,7 @@ def by_annotation(returns: Any, make: Make) -> Server:
         return make() if prompt else MCPToolResult(status="failure", error=ERROR, explanation="Nothing to do.")
 
     generate_code.__annotations__["return"] = returns
-    server.tool(generate_code, meta=NOTES)
+    server.tool(meta=NOTES)(generate_code)
     return server
 
 
@@ -80,7 +80,7 @@ def by_schema(returns: Any, schema: dict[str, Any] = SCHEMA) -> Server:
 
     if returns is not None:
         generate_code.__annotations__["return"] = returns
-    server.tool(generate_code, output_schema=schema, meta=NOTES)
+    server.tool(output_schema=schema, meta=NOTES)(generate_code)
     return server
 
 
