@@ -38,8 +38,9 @@ def exceeds_depth(data: bytes | str, max_depth: int = MAX_JSON_DEPTH) -> bool:
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)
     if text.count(b"{") + text.count(b"[") <= max_depth:
         return False
-    # Drop escaped quotes, then everything but quotes and brackets; every second part is inside a string.
-    left = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER_BYTES)
+    # Drop escaped quotes, then everything but quotes and brackets. Most strings are two quotes then; the rest is split,
+    # and every second part is inside a string.
+    left = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER_BYTES).replace(b'""', b"")
     brackets = b"".join(left.split(b'"')[::2]).translate(_ONE_KIND)
     for levels in range(min(_ROUNDS, max_depth)):
         if len(brackets) <= 2 * (max_depth - levels):
