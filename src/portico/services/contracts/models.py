@@ -14,7 +14,6 @@ from uuid import uuid4
 import msgspec
 
 from portico.schema import Schema, schema
-from portico.schema.hints import strip_annotations
 from portico.services.contracts import published
 from portico.services.contracts.definitions import CONTRACT_VERSION
 from portico.services.contracts.invocations import INVOCATION_PATTERN
@@ -143,7 +142,7 @@ class MCPToolResult(PublishedModel, Generic[Data]):
         declared = [one for one in get_args(cls.model_fields["data"].annotation) if one is not type(None)]
         if len(declared) != 1 or isinstance(declared[0], typing.TypeVar):
             return None
-        kind = strip_annotations(declared[0])[0]
+        kind = get_args(declared[0])[0] if get_origin(declared[0]) is Annotated else declared[0]
         return None if kind in (dict, dict[str, Any]) else schema(kind, output=True)
 
     @classmethod
