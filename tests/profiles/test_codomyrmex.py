@@ -280,3 +280,30 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
 def test_a_profile_that_has_nothing_for_other_servers_says_so() -> None:
     with pytest.raises(UsageError, match=r"no \[shapes.own\]"):
         assembly.dress(Server("mine"), assembly.read_settings("bossman", None))
+
+
+async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
+    child = await serve("codomyrmex")
+    await child.open("2025-03-26")
+    calls = [{"tool_name": name} for name in ("contracts.spec_list", "spec_list", "nobody.knows_it")]
+    result = (await child.call("contracts.tools_batch", calls=calls))["result"]
+    assert (result["status"], result["explanation"]) == ("partial_success", "1 of 3 calls failed.")
+    check(result)
+    failed = (await child.call("contracts.tools_batch", calls=calls[2:]))["result"]
+    assert (failed["status"], failed["isError"]) == ("failure", True)
+    check(failed)
+    _, _, log = await child.end()
+    lines = [line for line in log.splitlines() if "portico.contracts" in line]
+    assert sum("spec_list'" in line for line in lines) == 2
+    assert sum("'nobody.knows_it'" in line for line in lines) == 2
+
+
+async def test_the_request_log_reports_an_error_as_one(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(OWN)
+    child = await serve("codomyrmex", tmp_path / "my.py", LOG_LEVEL="info")
+    await child.open("2025-03-26")
+    await child.call("my_module.slow_down")
+    await child.call("my_module.nothing")
+    _, _, log = await child.end()
+    assert "tools/call my_module.slow_down tool_error" in log
+    assert "tools/call my_module.nothing ok" in log
