@@ -23,7 +23,7 @@ from portico.access.face.logins import MIGRATIONS, source_of
 from portico.auth.provider import rows
 from portico.auth.provider.clients import KnownClient, checked_redirect_uris, redirects_to
 from portico.auth.provider.refusals import GrantRefused
-from portico.auth.sealing import digest
+from portico.auth.sealing import KeyRing, digest
 from portico.store.database import Database
 
 Stand = Callable[..., Any]
@@ -281,7 +281,8 @@ async def test_a_flood_from_one_network_takes_no_room_of_others(
         if table == "flows":
             return partial(rows.begin_flow, flow=name, browser="b", body="x", now=now, source=source)
         client = KnownClient(id=name, redirect_uris=(REDIRECT_URI,), kind="registered")
-        return partial(rows.keep_client, client=client, now=now, expires_at=now + 600, source=source)
+        ring = KeyRing([b"a key that signs the clients of this test"])
+        return partial(rows.keep_client, client=client, now=now, expires_at=now + 600, ring=ring, source=source)
 
     async with Database(url) as database:
         await database.migrate("provider", MIGRATIONS)
