@@ -43,7 +43,8 @@ def make() -> Server:
     ) -> Receipt:
         """Buy something."""
         if product == "sock":
-            raise ToolError("There are no socks.")
+            details = {"product": "sock"}
+            raise ToolError("There are no socks.", kind="ResourceNotFound", details=details, retryable=True)
         return Receipt(1, quantity * 2.5, to)
 
     @server.tool(annotations={"readOnlyHint": True})

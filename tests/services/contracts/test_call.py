@@ -64,7 +64,10 @@ async def test_it_works_over_a_client_of_every_revision(shop: Server, revision: 
     async with Client(shop, revision=revision) as client:
         result = await call(client, request("shop.buy", product="shirt"))
         assert result.data == {"number": 1, "total": 2.5, "to": None}
-        assert await error_of(client, "shop.buy", product="sock") == ("ToolExecutionError", None)
+        assert await error_of(client, "shop.buy", product="sock") == (
+            "ResourceNotFound",
+            {"product": "sock", "retryable": True},
+        )
         kind, details = await error_of(client, "shop.buy", product=3)
         assert (kind, details["parameter"]) == ("ValidationError", "product")
 

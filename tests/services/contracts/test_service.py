@@ -246,7 +246,7 @@ async def test_each_call_has_its_result_in_its_place(server: Server) -> None:
         found = await asked(server, "tools_batch", calls=calls, parallel=parallel)
         assert (found["succeeded"], found["failed"]) == (2, 4)
         types = [one["error"] and one["error"]["error_type"] for one in found["results"]]
-        assert types == [None, "ToolExecutionError", "ValidationError", "ResourceNotFound", "FileNotFoundError", None]
+        assert types == [None, "ResourceNotFound", "ValidationError", "ResourceNotFound", "FileNotFoundError", None]
 
 
 async def test_after_a_failure_nothing_more_is_begun_if_that_is_wished(server: Server) -> None:

@@ -77,7 +77,7 @@ export { wrong };
 RUN = """
 import { Client } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
-import { Shop, ToolFailure, VERSIONS } from "./shop.ts";
+import { IncompatibleVersion, Shop, ToolFailure, VERSIONS } from "./shop.ts";
 
 const [command = "", ...args] = process.argv.slice(2);
 const client = new Client({ name: "generated", version: "1" });
@@ -89,6 +89,17 @@ try {
   await shop.buy({ product: "sock" });
 } catch (failure) {
   said.push(failure instanceof ToolFailure ? failure.message : String(failure));
+  if (failure instanceof ToolFailure) {
+    said.push([failure.kind, failure.details, failure.retryable]);
+  }
+}
+VERSIONS["buy"] = "2.0.5";
+await shop.buy({ product: "shirt" });
+VERSIONS["buy"] = "3.0.0";
+try {
+  await shop.buy({ product: "shirt" });
+} catch (failure) {
+  said.push(failure instanceof IncompatibleVersion ? [failure.tool, failure.expected, failure.found] : String(failure));
 }
 console.log(JSON.stringify(said));
 await client.close();
@@ -174,7 +185,10 @@ def test_the_client_works_against_a_live_server(packages: node.Packages, project
     (project / "server.py").write_text(SERVER.format(here=str(HERE)))
     out, err = _ran(packages, project, "run.ts", sys.executable, str(project / "server.py"))
     assert out, err
-    assert json.loads(out) == ["2.1.0", {"number": 1, "total": 5.0, "to": None}, 3, "Buy less.", "There are no socks."]
+    *results, error, mismatch = json.loads(out)
+    assert results == ["2.1.0", {"number": 1, "total": 5.0, "to": None}, 3, "Buy less.", "There are no socks."]
+    assert error == ["ResourceNotFound", {"product": "sock"}, True]
+    assert mismatch == ["buy", "3.0.0", "2.1.0"]
 
 
 def test_every_word_of_our_own_service_type_checks(compiled: Compile) -> None:
