@@ -11,13 +11,15 @@ from typing import Any
 from msgspec import Raw
 
 from portico.rpc.call import Call, Emit, Handler, Listening, members, stop
-from portico.supervision import MAX_BACKOFF_SECONDS
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import ProtocolError, TransportError
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
+
+# The longest pause before a failed relay is tried again.
+MAX_BACKOFF_SECONDS = 30.0
 
 log = logging.getLogger("portico")
 
