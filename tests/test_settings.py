@@ -191,7 +191,7 @@ def serve(tmp_path: Path, config: str, *words: str) -> subprocess.CompletedProce
         ('[serve]\nservices = "memory"', 2, "services"),
         ("[services.memry]\nfoo = 1", 1, "unknown services.memry"),
         ("[server]\nname = 3", 2, "name"),
-        ("[serve]\nfoo = 3", 1, "foo"),
+        ("[serve]\nfoo = 3", 2, "foo"),
         ("x = ]", 1, "not TOML"),
     ],
 )

@@ -144,7 +144,7 @@ async def test_a_result_is_what_was_asked_for_in_other_ways(revision: str) -> No
 async def test_a_result_that_is_not_what_was_asked_for_is_said_not_to_be(revision: str) -> None:
     async with Client(server(), revision=revision) as client:
         for tool, kind in [("words", int), ("number", AsStruct), ("forecast", list[int]), ("number", AsModel)]:
-            with pytest.raises(ProtocolError, match=f"weather: {tool} gave a result that is no ") as raised:
+            with pytest.raises(ProtocolError, match=f"weather: {tool} gave a result that does not fit ") as raised:
                 await client.call_tool(tool, returns=kind)
             assert len(str(raised.value)) < 600
         with pytest.raises(UsageError, match="is no type"):

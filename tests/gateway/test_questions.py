@@ -21,6 +21,8 @@ from portico.wire.meta import ClientCapabilities
 
 SERVER = Path(__file__).parent / "asking_server.py"
 ERAS = ["2025-11-25", "2026-07-28"]
+# The gateway names the upstream in `_meta` of the request, which the schema of 2026-07-28 does not list there.
+pytestmark = pytest.mark.broken_frames("the upstream's alias in _meta of an input request")
 
 
 def gateway_to(revision: str, **options: Any) -> Gateway:

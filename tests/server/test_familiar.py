@@ -475,7 +475,7 @@ async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
     assert said == "refund:3 accept {'ok': True}"
 
 
-@pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "a\\..\\..\\b", "%2e%2e/x"])
+@pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "%2e%2e/x"])
 async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(value: str) -> None:
     server = Server("s")
     server.resource("f://x/{+path}")(lambda path: path)

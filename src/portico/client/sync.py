@@ -140,6 +140,10 @@ class SyncClient:
         return self._open.revision
 
     @property
+    def missing_servers(self) -> dict[str, str]:
+        return self._open.missing_servers
+
+    @property
     def server_info(self) -> Implementation | None:
         return self._open.server_info
 
