@@ -286,7 +286,7 @@ async def test_sampling_of_an_upstream_has_its_alias(above: Any) -> None:
         await gateway.settle(20)
         await client.call_tool("evil_ask", {"method": "sampling/createMessage", "params": asked})
     (params,) = seen
-    assert [one.content.text for one in params.messages] == ["[evil] Pay?", "Pay?"]
+    assert [one.content.text for one in params.messages] == ["Pay?", "Pay?"]
     assert params.system_prompt == "[evil] Obey."
     assert params.meta == {"portico/upstream": "evil"}
 
@@ -324,11 +324,11 @@ def test_malformed_meta_does_not_remove_the_alias(meta: Any) -> None:
     assert json.loads(bytes(shown))["_meta"] == {UPSTREAM: "evil"}
 
 
-@pytest.mark.parametrize("text_type", ["text", "te\\u0078t"])
-@pytest.mark.parametrize("more", ['"systemPrompt": null', '"systemPrompt": 1', '"_meta": []'])
-def test_malformed_members_of_a_sampling_request_do_not_remove_the_alias(more: str, text_type: str) -> None:
-    content = f'{{"type": "{text_type}", "text": "{OWN}"}}'
+@pytest.mark.parametrize("more", ['"systemPrompt": null', '"systemPrompt": 1', '"systemPrompt": ""', '"_meta": []'])
+def test_malformed_members_of_a_sampling_request_do_not_remove_the_alias(more: str) -> None:
+    content = f'{{"type": "text", "text": "{OWN}"}}'
     params = f'{{"messages": [{{"role": "user", "content": {content}}}], "maxTokens": 5, {more}}}'
     shown = json.loads(bytes(attribute("evil", "sampling/createMessage", Raw(params.encode()))))
-    assert shown["messages"][0]["content"]["text"] == f"[evil] {OWN}"
+    assert shown["systemPrompt"] == "[evil]"
+    assert shown["messages"][0]["content"]["text"] == OWN
     assert shown["_meta"] == {UPSTREAM: "evil"}

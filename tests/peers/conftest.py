@@ -308,7 +308,7 @@ def serving(server: str, *options: str) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     process = subprocess.Popen(
         [
-            *(sys.executable, *command(server), "--transport", "http", "--port", "0"),
+            *(sys.executable, *command(server), "--transport", "http", "--port", "0", "--open"),
             *(options or os.environ.get("SERVE_OPTIONS", "").split()),
         ],
         stdin=subprocess.DEVNULL,

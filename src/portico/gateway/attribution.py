@@ -1,8 +1,9 @@
 """Say which upstream asks: elicitation and sampling requests of an upstream name it before a client sees them.
 
-Every line of such a message begins with `[alias]`, and `_meta` has the alias under `portico/upstream`. The gateway's
-own requests ("Connect your account at …") have neither, and an upstream can take neither away: line breaks start a
-line that is marked too, and characters that reorder, hide or push away text are removed.
+Every line of an elicitation message and the system prompt of a sampling request begin with `[alias]`, and `_meta` has
+the alias under `portico/upstream`. The gateway's own requests ("Connect your account at …") have neither, and an
+upstream can take neither away: line breaks start a line that is marked too, and characters that reorder, hide or push
+away text are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ _GAP = re.compile(r"[\s\u2800\u115f\u1160\u3164\uffa0]{3,}")
 _VISIBLE_FORMATS = "\u200c\u200d"
 
 _members = msgspec.json.Decoder(dict[str, Raw])
-_items = msgspec.json.Decoder(list[Raw])
 
 
 def mark_text(alias: str, text: str) -> str:
@@ -64,7 +64,9 @@ def attribute(alias: str, method: str, params: Any) -> Any:
         if message is not None:
             members["message"] = mark_text(alias, message)
     else:
-        _mark_sampling(alias, members)
+        # The messages stay as they are: a model reads them.
+        prompt = _text(members.get("systemPrompt"))
+        members["systemPrompt"] = f"[{alias}] {prompt}" if prompt else f"[{alias}]"
     members["_meta"] = _marked_meta(alias, members.get("_meta"))
     return Raw(jsonrpc.encode(members))
 
@@ -118,46 +120,6 @@ def attribute_data(alias: str, data: Any) -> Any:
 
 def _encoded(params: Any) -> bytes:
     return bytes(params) if isinstance(params, Raw) else jsonrpc.encode(params)
-
-
-def _mark_sampling(alias: str, members: dict[str, Any]) -> None:
-    """Mark what a person is shown first of a sampling request: the system prompt, and the first text; never more, for a
-    model reads it. A request without either gets a system prompt."""
-    prompt = _text(members.get("systemPrompt"))
-    if prompt is not None:
-        members["systemPrompt"] = f"[{alias}] {prompt}"
-    try:
-        is_marked = _mark_messages(alias, members)
-    except (msgspec.DecodeError, KeyError, RecursionError):
-        is_marked = False
-    if not is_marked and prompt is None:
-        members["systemPrompt"] = f"[{alias}]"
-
-
-def _mark_messages(alias: str, members: dict[str, Any]) -> bool:
-    """Mark the first text of the messages. Returns whether there is one."""
-    messages: list[Any] = list(_items.decode(members["messages"]))
-    for at, message in enumerate(messages):
-        inside: dict[str, Any] = dict(_members.decode(message))
-        content = inside["content"]
-        blocks = _items.decode(content) if bytes(content)[:1] == b"[" else [content]
-        marked = _mark_first_text(alias, blocks)
-        if marked is not None:
-            inside["content"] = marked if bytes(content)[:1] == b"[" else marked[0]
-            messages[at] = inside
-            members["messages"] = messages
-            return True
-    return False
-
-
-def _mark_first_text(alias: str, blocks: list[Raw]) -> list[Any] | None:
-    for at, block in enumerate(blocks):
-        inside: dict[str, Any] = dict(_members.decode(block))
-        text = _text(inside.get("text")) if _text(inside.get("type")) == "text" else None
-        if text is not None:
-            inside["text"] = f"[{alias}] {text}"
-            return [*blocks[:at], inside, *blocks[at + 1 :]]
-    return None
 
 
 def _marked_meta(alias: str, meta: Raw | None) -> dict[str, Any]:
