@@ -63,16 +63,17 @@ define ENVIRONMENT
 	@touch $@
 endef
 
-SERVED := --editable '.[schema,system,cli]'
-OURS   := --editable '.[dev]'
-BOTH   := --editable '.[dev,peers]'
+PROJECTS := $(wildcard packages/*/pyproject.toml requirements/*.txt)
+SERVED := --requirement requirements/serve.txt
+OURS   := --requirement requirements/dev.txt
+BOTH   := --requirement requirements/peers.txt
 OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-adk
 
-$(READY): pyproject.toml constraints.txt
+$(READY): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV),constraints.txt,$(OURS))
 
 # The other projects' clients, that the tests talk to us with, live apart: they bring a great deal with them.
-$(PEERS): pyproject.toml constraints.txt
+$(PEERS): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/peers,constraints.txt,$(BOTH))
 
 # The agents of others have nothing of ours beside them, and bring even more: a hundred packages, 300 MB.
@@ -80,11 +81,11 @@ $(AGENTS): $(AGENT_VERSIONS)
 	$(call ENVIRONMENT,$(VENV)/agents,$(AGENT_VERSIONS),$(OTHERS))
 
 # The site is made from the text of the sources: what makes it need not be beside them.
-$(SITE): pyproject.toml constraints.txt
-	$(call ENVIRONMENT,$(VENV)/docs,constraints.txt,'.[docs]')
+$(SITE): $(PROJECTS) constraints.txt
+	$(call ENVIRONMENT,$(VENV)/docs,constraints.txt,--requirement requirements/docs.txt)
 
 # What the services need, without what the tests need.
-$(SERVE): pyproject.toml constraints.txt
+$(SERVE): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/serve,constraints.txt,$(SERVED))
 
 serve: $(SERVE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from portico.access.quota import Quota
-from portico.access.rules import AccessRules
-from portico.access.tables import read_limits, read_requirements, read_rules
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
-from portico.server.guard import Owned, Passage
+from portico.server.policy.interfaces import Owned, Passage
+from portico_gateway.policy.engine import AccessRules
+from portico_gateway.policy.limiter import Quota
+from portico_gateway.policy.settings import read_limits, read_requirements, read_rules
 
 RULES = 100
 TIMES = 200_000

@@ -15,18 +15,19 @@ from typing import Any
 
 from goals import Goal, limit
 from portico import Server
-from portico.access import settings
-from portico.access.audit import tables, writer
-from portico.access.audit.chain import ChainHead, link, new_name, origin
-from portico.access.audit.keys import TrustedKeys, load_or_make
-from portico.access.audit.places import verify_store
-from portico.access.audit.tables import OwnPart
+from portico.protocol import jsonrpc
+from portico.protocol.jsonrpc import Frame
 from portico.rpc.call import Reply
-from portico.rpc.door import Door, Sender
+from portico.rpc.dispatcher import Door, Sender
 from portico.store.database import Database
-from portico.transport.loops import new_loop
-from portico.wire import jsonrpc
-from portico.wire.jsonrpc import Frame
+from portico.transports.event_loop import new_loop
+from portico_gateway import access_settings
+from portico_gateway.audit import store as tables
+from portico_gateway.audit import writer
+from portico_gateway.audit.audit_sources import verify_store
+from portico_gateway.audit.hash_chain import ChainHead, link, new_name, origin
+from portico_gateway.audit.signing_keys import TrustedKeys, load_or_make
+from portico_gateway.audit.store import OwnPart
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -68,7 +69,7 @@ async def calls(number: int, folder: Path | None) -> float:
         return a + b
 
     if folder is not None:
-        settings.apply(server, settings.read({"audit": {"data": str(folder)}}))
+        access_settings.apply(server, access_settings.read({"audit": {"data": str(folder)}}))
     async with server.lifespan():
         door, sender = Door(server), Sender(None, {}, "192.0.2.1")
         began = time.process_time()

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 
-from portico.screening import checksums
-from portico.screening import numbers as ours
+from portico.screening import check_digits
+from portico.screening import personal_numbers as ours
 
 DIGITS, LETTERS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Check = Callable[[str], object]
@@ -38,39 +38,39 @@ def drawn(form: str, rng: random.Random) -> str:
 
 def account(rng: random.Random) -> str:
     """An IBAN of digits whose sum is right."""
-    country, length = rng.choice(list(checksums.IBAN_LENGTHS.items()))
+    country, length = rng.choice(list(check_digits.IBAN_LENGTHS.items()))
     body = drawn("9" * (length - 4), rng)
     check = 98 - int("".join(str(int(letter, 36)) for letter in f"{body}{country}00")) % 97
     return f"{country}{check:02}{body}"
 
 
 def vat(country: str) -> Check:
-    return lambda number: checksums.vat(country, number)
+    return lambda number: check_digits.vat(country, number)
 
 
 # Our check, stdnum's module, and the form.
 ROWS: list[tuple[str, Check, str, str]] = [
-    ("Luhn", checksums.luhn, "luhn", "9" * 16),
-    ("Verhoeff", checksums.verhoeff, "verhoeff", "9" * 12),
-    ("ISO 7064 11,10", checksums.mod_11_10, "iso7064.mod_11_10", "9" * 9),
+    ("Luhn", check_digits.luhn, "luhn", "9" * 16),
+    ("Verhoeff", check_digits.verhoeff, "verhoeff", "9" * 12),
+    ("ISO 7064 11,10", check_digits.mod_11_10, "iso7064.mod_11_10", "9" * 9),
     ("us_ssn", ours._ssn, "us.ssn", "9" * 9),
     ("us_itin", ours._itin, "us.itin", "9" * 9),
     ("ca_sin", ours._sin, "ca.sin", "9" * 9),
-    ("au_tfn", checksums.au_tfn, "au.tfn", "9" * 9),
-    ("nl_bsn", checksums.nl_bsn, "nl.bsn", "9" * 9),
-    ("uk_nhs", checksums.uk_nhs, "gb.nhs", "9" * 10),
+    ("au_tfn", check_digits.au_tfn, "au.tfn", "9" * 9),
+    ("nl_bsn", check_digits.nl_bsn, "nl.bsn", "9" * 9),
+    ("uk_nhs", check_digits.uk_nhs, "gb.nhs", "9" * 10),
     ("in_aadhaar", ours._aadhaar, "in_.aadhaar", "9" * 12),
-    ("de_tax_id", checksums.de_tax, "de.idnr", "9" * 11),
+    ("de_tax_id", check_digits.de_tax, "de.idnr", "9" * 11),
     ("pl_pesel", ours._pesel, "pl.pesel", "D99999"),
-    ("br_cpf", checksums.br_cpf, "br.cpf", "9" * 11),
+    ("br_cpf", check_digits.br_cpf, "br.cpf", "9" * 11),
     ("cn_id", ours._cn, "cn.ric", "199999YD9999"),
     ("fr_nir", ours._nir, "fr.nir", "199M" + "9" * 10),
     ("se_personnummer", ours._personnummer, "se.personnummer", "D9999"),
     ("za_id", ours._za, "za.idnr", "D9999999"),
     ("kr_rrn", ours._kr, "kr.rrn", "D1999999"),
-    ("es_dni", checksums.es_dni, "es.dni", "99999999A"),
-    ("es_nie", checksums.es_dni, "es.nie", "X9999999A"),
-    ("it_fiscal_code", checksums.it_fiscal, "it.codicefiscale", "AAAAAA99LBA999A"),
+    ("es_dni", check_digits.es_dni, "es.dni", "99999999A"),
+    ("es_nie", check_digits.es_dni, "es.nie", "X9999999A"),
+    ("it_fiscal_code", check_digits.it_fiscal, "it.codicefiscale", "AAAAAA99LBA999A"),
     ("VAT AT", vat("AT"), "at.uid", "U99999999"),
     ("VAT BE", vat("BE"), "be.vat", "0999999999"),
     ("VAT DE", vat("DE"), "de.vat", "1" + "9" * 8),
@@ -81,7 +81,7 @@ ROWS: list[tuple[str, Check, str, str]] = [
     ("VAT PL", vat("PL"), "pl.nip", "9" * 10),
     ("VAT PT", vat("PT"), "pt.nif", "9" * 9),
     ("VAT SE", vat("SE"), "se.vat", "999999999901"),
-    ("IBAN", checksums.iban, "iban", ""),
+    ("IBAN", check_digits.iban, "iban", ""),
 ]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import compiled  # noqa: F401
 from goals import Goal, limit
 from portico import Client, Server
-from portico.services.code import Code
+from portico_services.codemode import Code
 from questions import Answers, Question
 
 CALLS = 50

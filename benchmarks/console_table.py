@@ -17,8 +17,8 @@ from typing import Any
 
 from goals import Goal, limit
 from portico import Client, Server
-from portico.console import Console, ConsoleAccess, attach
 from portico.extend import serve_http
+from portico_console import Console, ConsoleAccess, attach
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

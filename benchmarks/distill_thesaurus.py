@@ -23,13 +23,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from portico.services.memory.search import model, model_download
-from portico.services.memory.search.minilm import MiniLM
-from portico.services.memory.search.terms import term_of
+from portico_services.memory.search import model_download, model_loader
+from portico_services.memory.search.analyzer import term_of
+from portico_services.memory.search.minilm import MiniLM
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE.parent / ".bench"
-TARGET = HERE.parent / "src/portico/finding/thesaurus.txt"
+TARGET = HERE.parent / "packages/portico/src/portico/search/synonyms.txt"
 # So many of the nearest, if they are as near as this.
 MOST, LEAST = 8, 0.45
 # How near a name is to the first word for its kind, and to the others; and what each further kind takes off.
@@ -87,7 +87,7 @@ def rows(table: np.ndarray, lot: int = 256) -> Iterator[np.ndarray]:
 
 
 def main() -> None:
-    folder = model.find(MODELS) or model_download.fetch(MODELS)
+    folder = model_loader.find(MODELS) or model_download.fetch(MODELS)
     by_hand, beside = technology()
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     whole = [word for word in vocabulary if re.fullmatch("[a-z]{3,}", word)]

@@ -18,10 +18,10 @@ import apt
 from driver import DriverError
 from peers import NotInstalled, Peer
 from portico import Client, Server
-from portico.services.system import System
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.files.index import Index
-from portico.services.system.files.walk import FileCriteria, walk
+from portico_services.system import System
+from portico_services.system.files.name_index import Index
+from portico_services.system.files.walk import FileCriteria, walk
+from portico_services.system.path_access import AllowedRoots
 from questions import Answers, Question, take_turns
 from services_table import this_tree
 

@@ -22,9 +22,9 @@ import tool_search
 from goals import Goal, limit
 from portico import Client, Server
 from portico.extend import Handler, SearchFace, Tool
-from portico.finding.index import ToolIndex, ToolWords
-from portico.services import assembly
-from portico.services.code import CodeFace
+from portico.search.tool_index import ToolIndex, ToolWords
+from portico_services import assembly
+from portico_services.codemode import CodeFace
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

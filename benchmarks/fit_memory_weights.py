@@ -33,9 +33,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from locomo_adapter import Memory, MemoryVectors, draft
-from portico.services.memory.search.features import FEATURES
+from portico_services.memory.search.features import FEATURES
 
-WEIGHTS = Path(__file__).resolve().parent.parent / "src/portico/services/memory/search/weights.txt"
+WEIGHTS = (
+    Path(__file__).resolve().parent.parent / "packages/portico-services/src/portico_services/memory/search/weights.txt"
+)
 PENALTY = 10.0
 DEVELOPMENT = ("conv-26", "conv-30", "conv-41")
 

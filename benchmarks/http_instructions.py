@@ -64,9 +64,9 @@ def connections(server: str) -> list[Any]:
         return [Connection() for _ in range(CONNECTIONS)]
     from portico_server import build
 
-    from portico.server.endpoint import exchange
-    from portico.transport.http.exchange import Settings
-    from portico.transport.http.listener import Listener
+    from portico.server.http import exchange
+    from portico.transports.http_server.application import Settings
+    from portico.transports.http_server.listener import Listener
 
     listener = Listener(exchange(build(), Settings()))
     return [listener.made() for _ in range(CONNECTIONS)]

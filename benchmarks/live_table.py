@@ -15,8 +15,8 @@ from typing import Any
 from driver import DriverError
 from goals import Goal, limit
 from peers import PINS, NotInstalled, Peer, environment, prepare
-from portico.services.live.jail import obstacle
-from portico.services.live.limits import Limits
+from portico_services.livepython.sandbox.landlock import obstacle
+from portico_services.livepython.sandbox.limits import Limits
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 # As the evaluations have it: one core for one question.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from portico.services.memory.search import model, model_download
-from portico.services.memory.search.meaning import Meanings, Sense
-from portico.services.memory.search.recall import Look, RecallQuery, look
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.inputs import LONGEST_CONTENT
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico_services.memory.search import model_download, model_loader
+from portico_services.memory.search.embeddings import Meanings, Sense
+from portico_services.memory.search.retrieval import Look, RecallQuery, look
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.validation import LONGEST_CONTENT
 
 T = TypeVar("T")
 
@@ -97,9 +97,9 @@ class MemoryVectors(Memory):
         self._run(self._memories.settled())
 
     def _model(self) -> Meanings | None:
-        if model.find(MODELS) is None:
+        if model_loader.find(MODELS) is None:
             model_download.fetch(MODELS)
-        return model.meanings(MODELS)
+        return model_loader.meanings(MODELS)
 
 
 def draft(doc: Any) -> Draft:

@@ -21,9 +21,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog.entries import LEVELS, LogEntry, Query
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system.logs.entries import LEVELS, LogEntry, Query
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
 
 TIME_GOAL, LEVEL_GOAL = 0.99, 0.97
 

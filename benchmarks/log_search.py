@@ -13,13 +13,13 @@ from pathlib import Path
 import apt
 from driver import DriverError
 from peers import Peer
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.cursors import Cursors
-from portico.services.system.eventlog.entries import Query
-from portico.services.system.eventlog.logs import Logs
-from portico.services.system.eventlog.sources import at_path
-from portico.services.system.files.questions import FileQueries
-from portico.services.system.files.walk import FileCriteria
+from portico_services.system.cursors import Cursors
+from portico_services.system.files.queries import FileQueries
+from portico_services.system.files.walk import FileCriteria
+from portico_services.system.logs.discovery import at_path
+from portico_services.system.logs.entries import Query
+from portico_services.system.logs.log_registry import Logs
+from portico_services.system.path_access import AllowedRoots
 from questions import Answers, Question, take_turns
 
 LOG_QUESTIONS = (

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-from portico.finding.words import STOP
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.namespaces import WRITABLE
+from portico.search.text import STOP
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.namespaces import WRITABLE
 
 PROJECTS = 10
 TEMPLATES = (

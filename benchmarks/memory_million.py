@@ -24,16 +24,17 @@ from msgspec.structs import replace
 
 from memory_corpus import Corpus
 from memory_speed import resident, start
-from portico.services import moments
-from portico.services.memory.share import export_import
-from portico.services.memory.store import capture, changes, graph, statistics
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.records import Record
 from portico.store.database import Database
 from portico.store.sqlite_transaction import SqliteTransaction
 from portico.store.transaction import Transaction
-from portico.transport.loops import new_loop
+from portico.transports.event_loop import new_loop
+from portico_services import timestamps
+from portico_services.memory import export_import
+from portico_services.memory.extras import graph
+from portico_services.memory.store import capture, mutations, statistics
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.records import Record
 
 LOT = 20_000
 QUESTIONS = 20
@@ -49,7 +50,7 @@ Call = Callable[[], Awaitable[object]]
 
 def memories_of(count: int) -> Iterator[list[Record]]:
     """Lots of them: a few with what is rare, half with what is common, some deleted or archived, a second apart."""
-    corpus, dice, now = Corpus(), random.Random(3), moments.now()
+    corpus, dice, now = Corpus(), random.Random(3), timestamps.now()
     for first in range(0, count, LOT):
         drafts = enumerate(corpus.drafts(min(LOT, count - first)), first)
         yield [_record(draft, number, count, dice, now) for number, draft in drafts]
@@ -87,7 +88,7 @@ async def fill(url: str, count: int) -> None:
 
 
 def _insert(lot: list[Record], tx: Transaction) -> None:
-    changes.insert(tx, lot)
+    mutations.insert(tx, lot)
 
 
 def _fill_file(path: str, count: int) -> None:
@@ -97,7 +98,7 @@ def _fill_file(path: str, count: int) -> None:
         connection.execute(f"pragma {pragma}")
     for lot in memories_of(count):
         connection.execute("begin immediate")
-        changes.insert(SqliteTransaction(connection, path, writes=True), lot)
+        mutations.insert(SqliteTransaction(connection, path, writes=True), lot)
         connection.execute("commit")
     connection.close()
 
@@ -120,7 +121,7 @@ async def measure(url: str) -> dict[str, float]:
 
 
 def _others(memories: Memories, asked: list[str]) -> dict[str, list[Call]]:
-    everywhere, now = memories.filter("project:*"), moments.now()
+    everywhere, now = memories.filter("project:*"), timestamps.now()
     read: dict[str, Callable[[Transaction], object]] = {
         "status": statistics.counts,
         "namespaces": statistics.by_namespace,
@@ -136,7 +137,7 @@ def _others(memories: Memories, asked: list[str]) -> dict[str, list[Call]]:
         partial(export_import.export, memories, everywhere, "jsonl", limit=100, after=behind)
     ] * QUESTIONS
     calls["capture"] = [
-        partial(memories.capture, replace(draft, project="new")) for draft in Corpus(seed=moments.now()).drafts(100)
+        partial(memories.capture, replace(draft, project="new")) for draft in Corpus(seed=timestamps.now()).drafts(100)
     ]
     return calls
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from portico.extend import Transaction
-from portico.services.memory.search.meaning import Meanings, Sense, _packed, _signs
 from portico.store.database import Database
+from portico_services.memory.search.embeddings import Meanings, Sense, _packed, _signs
 
 WIDTH, CENTRES, NEAREST, LOT, WRITTEN, QUESTIONS = 384, 2_000, 64, 64, 1_024, 100
 # As migration 0003 has them.

@@ -28,13 +28,14 @@ from pathlib import Path
 import compiled  # noqa: F401
 from memory_corpus import Corpus
 from portico import Client
-from portico.services import moments
-from portico.services.memory.share import export_import, portable
-from portico.services.memory.store.capture import Draft, record_of
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.screening_policy import Guard
 from portico.store.database import Database
-from portico.transport.loops import new_loop
+from portico.transports.event_loop import new_loop
+from portico_services import timestamps
+from portico_services.memory import export_import
+from portico_services.memory.store.capture import Draft, record_of
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.screening import Guard
+from portico_services.memory.sync import serialization
 
 BATCH = 5000
 
@@ -87,8 +88,8 @@ async def _captures(memories: Memories, drafts: list[Draft]) -> dict[str, float]
 
 
 async def _import(memories: Memories, drafts: list[Draft]) -> dict[str, float]:
-    now = moments.now()
-    text = portable.dumped([record_of(one, now) for one in drafts], "jsonl")
+    now = timestamps.now()
+    text = serialization.dumped([record_of(one, now) for one in drafts], "jsonl")
     began, busy = time.perf_counter(), time.process_time()
     brought = await export_import.bring(memories, text, "jsonl", screen=Guard("redact").passed)
     taken, worked = time.perf_counter() - began, time.process_time() - busy

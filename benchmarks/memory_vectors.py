@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 
 from memory_corpus import Corpus
-from portico.services.memory.search import model, model_download
-from portico.services.memory.search.meaning import PIECES, Meanings, embed_pending, passage
-from portico.services.memory.search.minilm import MiniLM
-from portico.services.memory.search.minilm_int8 import Int8MiniLM
-from portico.services.memory.search.word_pieces import WordPieces
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico_services.memory.search import model_download, model_loader
+from portico_services.memory.search.embeddings import PIECES, Meanings, embed_pending, passage
+from portico_services.memory.search.minilm import MiniLM
+from portico_services.memory.search.minilm_int8 import Int8MiniLM
+from portico_services.memory.search.wordpiece import WordPieces
+from portico_services.memory.store.memory_store import Memories
 
 MODELS = Path(__file__).resolve().parent.parent / ".bench"
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--memories", type=int, default=512)
     parser.add_argument("--questions", type=int, default=200)
     options = parser.parse_args()
-    folder = model.find(MODELS) or model_download.fetch(MODELS)
+    folder = model_loader.find(MODELS) or model_download.fetch(MODELS)
     if importlib.util.find_spec("numpy") is None:
         raise SystemExit("numpy is not installed: pip install 'portico[memory-vectors]'")
     kinds: dict[str, type[MiniLM] | type[Int8MiniLM]] = {"numpy": MiniLM}

@@ -139,7 +139,7 @@ class Ours:
     async def call(self, name: str, arguments: Any) -> Any:
         import msgspec
 
-        from portico.wire.errors import ToolError
+        from portico.protocol.errors import ToolError
 
         try:
             result = await self._client.call_tool(name, arguments)

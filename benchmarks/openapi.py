@@ -23,13 +23,13 @@ import compiled  # noqa: F401
 def measure(path: str) -> dict[str, Any]:
     logging.disable()
     from portico import Client, Server
-    from portico.openapi import document  # noqa: F401
-    from portico.schema import check
+    from portico.jsonschema import validation
+    from portico.server.providers.openapi import document  # noqa: F401
 
-    check.compiled({})
+    validation.compiled({})
     if Path(path).suffix != ".json":
         import yaml  # noqa: F401
-    import portico.server.api_tools  # noqa: F401
+    import portico.server.providers.openapi.tools  # noqa: F401
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()

@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 
-from portico.finding.words import stem, words
+from portico.search.text import stem, words
 
 Stem = Callable[[str], str]
 

@@ -24,13 +24,13 @@ from goals import Goal, limit, multiple
 from journal_made import make_journal
 from log_search import LOG_QUESTIONS, ask_logs, log_columns
 from peers import ROOT, NotInstalled, Peer, prepare
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog.entries import LEVELS, Query, iso
-from portico.services.system.eventlog.journal.file import JournalFile
-from portico.services.system.eventlog.journal.log import JournalLog
-from portico.services.system.eventlog.sources import FolderLog
-from portico.services.system.privacy import Anonymizer
-from portico.services.system.registry.hive import Hive
+from portico_services.system.anonymizer import Anonymizer
+from portico_services.system.logs.discovery import FolderLog
+from portico_services.system.logs.entries import LEVELS, Query, iso
+from portico_services.system.logs.journal.file import JournalFile
+from portico_services.system.logs.journal.log import JournalLog
+from portico_services.system.path_access import AllowedRoots
+from portico_services.system.registry.hive import Hive
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from portico.finding import index as ranking
-from portico.finding.index import ToolIndex, ToolWords
-from portico.schema import fields
+from portico.jsonschema import fields
+from portico.search import tool_index as ranking
+from portico.search.tool_index import ToolIndex, ToolWords
 
 Search = Callable[[str, int], list[int]]
 

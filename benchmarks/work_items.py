@@ -15,13 +15,13 @@ from pathlib import Path
 
 from goals import Goal, same
 from peers import NotInstalled, Peer
-from portico.services import moments
-from portico.services.tasks import claims
-from portico.services.tasks.edits import TaskDraft
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services import timestamps
+from portico_services.workitems import claims
+from portico_services.workitems.edits import TaskDraft
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.listing import Wanted
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -166,7 +166,7 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
 
     def claim(taken: list[float], tx: Transaction) -> None:
         began = time.perf_counter()
-        assert claims.claim(tx, "bench", moments.now(), None) is not None
+        assert claims.claim(tx, "bench", timestamps.now(), None) is not None
         taken.append(time.perf_counter() - began)
 
     for _ in range(max(1, calls // FEW)):

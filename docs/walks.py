@@ -20,10 +20,10 @@ import msgspec
 
 import portico
 from portico import Client, Server
-from portico.server.endpoint import exchange
-from portico.transport import stdio
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
+from portico.server.http import exchange
+from portico.transports import stdio
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 SOURCE = str(Path(portico.__file__).parent) + os.sep
 PAGE = Path(__file__).parent / "architecture.md"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from portico import Client, SyncClient
-from portico.contracts import ContractContext, MCPToolCall, MCPToolResult, call
+from portico_services.contracts.api import ContractContext, MCPToolCall, MCPToolResult, call
 
 TARGET = "examples/contracts_weather.py"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from portico import Context, Server
-from portico.contracts import ContractContext, Contracts, MCPToolResult, failed
+from portico_services.contracts.api import ContractContext, Contracts, MCPToolResult, failed
 
 server = Server("weather", version="1.3.0")
 server.add(Contracts(rate=5, burst=20))

@@ -6,7 +6,7 @@ portico serve examples/live_application.py
 from dataclasses import dataclass, field
 
 from portico import Server
-from portico.services.live import Attached, attach
+from portico_services.livepython import Attached, attach
 
 
 @dataclass

@@ -4,7 +4,7 @@ portico serve examples/live_session.py
 """
 
 from portico import Server
-from portico.services.live import Live
+from portico_services.livepython import Live
 
 server = Server("live", version="1.0.0", instructions="Evaluate Python; names stay from call to call.")
 server.add(Live(timeout=5, memory=512 * 2**20, sessions=8))

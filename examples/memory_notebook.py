@@ -6,7 +6,7 @@ portico serve examples/memory_notebook.py
 import os
 
 from portico import Server
-from portico.services.memory import Memory
+from portico_services.memory import Memory
 
 server = Server("notebook", version="1.0.0", instructions="Recall before you ask; capture what should stay known.")
 server.add(Memory(os.environ.get("NOTEBOOK", ":memory:"), secrets="redact"))

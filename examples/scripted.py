@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from portico import Client, Server
-from portico.services.code import CodeFace
+from portico_services.codemode import CodeFace
 
 server = Server("shop", version="1.0.0")
 

@@ -6,7 +6,7 @@ portico serve examples/system_machine.py
 from pathlib import Path
 
 from portico import Server
-from portico.services.system import System
+from portico_services.system import System
 
 server = Server("machine", version="1.0.0", instructions="Look before you conclude: logs, files, registry, processes.")
 server.add(System(roots=[Path(__file__).parent]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from portico import Server
-from portico.services.system import System
+from portico_services.system import System
 
 LINES = """\
 2026-03-01T09:00:00Z shop7 web[310]: started

@@ -6,7 +6,7 @@ portico serve examples/tasks_planner.py
 import os
 
 from portico import Server
-from portico.services.tasks import Tasks
+from portico_services.workitems import Tasks
 
 server = Server("planner", version="1.0.0", instructions="Plan with tasks. Take what is next, and say what came of it.")
 server.add(Tasks(os.environ.get("PLANNER", ":memory:")))

@@ -22,16 +22,16 @@ import hypothesis
 import msgspec
 import pytest
 
-from portico.gateway import routes
-from portico.legacy.session import Lifecycle, Session
+from portico.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.rpc.door import Sender
-from portico.server.calling import bodies
-from portico.server.calling.signature import Signature, signature_of
+from portico.rpc.dispatcher import Sender
+from portico.rpc.handshake.session import Lifecycle, Session
+from portico.server.components import runner
+from portico.server.components.signature import Signature, signature_of
 from portico.store.database import Database
-from portico.transport.watchdog import watchdog
-from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+from portico.transports.watchdog import watchdog
+from portico_gateway.gateway import router
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -55,7 +55,7 @@ os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 # A first list of a gateway waits for its upstreams for as long as a busy machine needs to start them.
-routes.FIRST_SECONDS = 30.0
+router.FIRST_SECONDS = 30.0
 
 
 # A busy machine is no fault of an example's.
@@ -104,7 +104,7 @@ _signatures: dict[Any, Signature] = {}
 
 def _kept_signature_of(fn: Callable[..., Any], **options: Any) -> Signature:
     method = inspect.unwrap(fn, stop=lambda one: hasattr(one, "__signature__"))
-    if not isinstance(method, MethodType) or not method.__module__.startswith("portico.services."):
+    if not isinstance(method, MethodType) or not method.__module__.startswith("portico_services."):
         return signature_of(fn, **options)
     key = method.__func__, *options.items()
     if key not in _signatures:
@@ -112,7 +112,7 @@ def _kept_signature_of(fn: Callable[..., Any], **options: Any) -> Signature:
     return _signatures[key]
 
 
-bodies.signature_of = _kept_signature_of
+runner.signature_of = _kept_signature_of
 
 
 # Every frame that our side sends, in any test, fits the schema of its revision

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from portico import Client, Server
-from portico.console import ConsoleAccess, ConsoleSite, attach
 from portico.extend import serve_http
+from portico_console import ConsoleAccess, ConsoleSite, attach
 
 JSON = {"content-type": "application/json"}
 

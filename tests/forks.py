@@ -32,7 +32,7 @@ from typing import NoReturn, Self, TextIO
 PATIENCE = 30.0
 LARGEST_REQUEST = 1 << 17
 # What commands import when they need it.
-ALSO = ("portico.faces.search", "jsonschema_rs", "rich.console", "uvloop")
+ALSO = ("portico.search.tool_search", "jsonschema_rs", "rich.console", "uvloop")
 
 
 class Fork:
@@ -273,7 +273,7 @@ def _number(data: bytes) -> int:
 
 def load() -> None:
     from portico.cli.main import COMMANDS
-    from portico.services.assembly import HOMES
+    from portico_services.assembly import HOMES
 
     for name in (*(command.module for command in COMMANDS.values()), *ALSO):
         import_module(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from portico.wire.revisions import REVISIONS, V2025_11_25, V2026_07_28
+from portico.protocol.versions import REVISIONS, V2025_11_25, V2026_07_28
 
 SCHEMAS = Path(__file__).parents[1].parent / "shared" / "data" / "schema"
 ABSENT = "the official schemas are not here: ../shared/data/schema is absent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.rpc.door import Sender
+from portico.rpc.dispatcher import Sender
 
 PATIENCE_SECONDS = 10.0
 NOTIFICATION = b'{"jsonrpc":"2.0","method":'

@@ -16,15 +16,15 @@ import msgspec
 import pytest
 
 from frames import complaints
+from portico.protocol import jsonrpc
+from portico.protocol.meta import PROTOCOL_VERSION
+from portico.protocol.versions import MODERN, NEWEST_HANDSHAKE, REVISIONS
 from portico.rpc.channel import Channel, ChannelReply
-from portico.rpc.door import Door, _Awaited
-from portico.transport.http.session_streams import SessionStream
-from portico.transport.http.stateless import HttpReply
-from portico.transport.http_client.streamable import StreamableHttp
-from portico.transport.link import Duplex
-from portico.wire import jsonrpc
-from portico.wire.meta import PROTOCOL_VERSION
-from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, REVISIONS
+from portico.rpc.dispatcher import Door, _Awaited
+from portico.transports.base import Duplex
+from portico.transports.http_client.streamable_http import StreamableHttp
+from portico.transports.http_server.session_streams import SessionStream
+from portico.transports.http_server.stateless import HttpReply
 
 
 class Sent(NamedTuple):

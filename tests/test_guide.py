@@ -25,23 +25,23 @@ from typing import Any, NamedTuple
 import pytest
 
 from portico import Client, Context, Server, Service
-from portico.legacy.session import MOST_SUBSCRIPTIONS
+from portico.jsonschema.argument_issues import MOST_PROBLEMS
+from portico.jsonschema.explanation import LONGEST_QUOTE
+from portico.jsonschema.generation import schema
+from portico.protocol import errors
+from portico.protocol.completion import MOST_COMPLETIONS
+from portico.protocol.jsonrpc import MOST_ARGUMENTS, MOST_COMMAS, MOST_IN_BATCH, MOST_NODES
+from portico.protocol.meta import LONGEST_NAME
+from portico.protocol.uri_template import Template
+from portico.protocol.versions import LATEST, REVISIONS
 from portico.rpc.channel import MOST_IN_FLIGHT
-from portico.schema.describe import schema
-from portico.schema.explain import LONGEST_QUOTE
-from portico.schema.problems import MOST_PROBLEMS
-from portico.server.asking.request_state import LARGEST_STATE, LIFETIME_SECONDS
-from portico.server.calling.prompts import PromptOptions
-from portico.server.calling.resources import ResourceOptions
-from portico.server.calling.tools import ToolOptions
-from portico.server.endpoint import AsgiOptions, HttpOptions
-from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
-from portico.wire import errors
-from portico.wire.completion import MOST_COMPLETIONS
-from portico.wire.jsonrpc import MOST_ARGUMENTS, MOST_COMMAS, MOST_IN_BATCH, MOST_NODES
-from portico.wire.meta import LONGEST_NAME
-from portico.wire.revisions import LATEST, REVISIONS
-from portico.wire.uris import Template
+from portico.rpc.handshake.session import MOST_SUBSCRIPTIONS
+from portico.server.components.prompts import PromptOptions
+from portico.server.components.resources import ResourceOptions
+from portico.server.components.tools import ToolOptions
+from portico.server.context.request_state import LARGEST_STATE, LIFETIME_SECONDS
+from portico.server.http import AsgiOptions, HttpOptions
+from portico.transports.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico.auth.conversation import Fetched
-from portico.auth.provider import clients
-from portico.auth.verifiers import signatures
-from portico.auth.verifiers.credentials import TokenInvalid
+from portico.auth.flow import Fetched
+from portico.auth.verifiers import jws
+from portico.auth.verifiers.base import TokenInvalid
 from portico.frontmatter import parse
-from portico.gateway import pins
-from portico.json_depth import MAX_JSON_DEPTH, DepthExceeded, check_depth, decode_bounded, exceeds_depth
-from portico.openapi.document import read_document
-from portico.recording.tape import TapeWriter
-from portico.services.contracts import lock, reading
-from portico.services.memory.share import portable
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico.protocol.json_depth import MAX_JSON_DEPTH, DepthExceeded, check_depth, decode_bounded, exceeds_depth
+from portico.server.providers.openapi.document import read_document
+from portico.testing.recording.file import TapeWriter
+from portico_gateway.authserver import clients
+from portico_gateway.gateway import tool_pinning
+from portico_services.contracts import loader, lockfile
+from portico_services.memory.sync import serialization
 
 LEVELS = (300, 5_000, 100_000)
 
@@ -73,16 +73,16 @@ def test_wide_documents_are_read() -> None:
 
 
 def _jwt_part(text: str) -> Any:
-    return signatures._document(urlsafe_b64encode(f'{{"a":{text}}}'.encode()).decode().rstrip("="))
+    return jws._document(urlsafe_b64encode(f'{{"a":{text}}}'.encode()).decode().rstrip("="))
 
 
 OPENAPI = '{"openapi":"3.1.0","info":{"title":"a","version":"1"},"paths":{},"components":{"schemas":{"a":%s}}}'
 REFUSED: dict[str, tuple[Callable[[str], Any], type[Exception]]] = {
     "openapi": (lambda text: read_document((OPENAPI % text).encode()), UsageError),
     "token": (_jwt_part, TokenInvalid),
-    "lock": (lambda text: lock.read(f'{{"lock":1,"tools":{text}}}'), ValueError),
-    "contract": (lambda text: reading.from_text(f'{{"tools":[{text}]}}'), reading.UnreadableContract),
-    "memory": (lambda text: portable.from_page(f"---\nid: {text}\n---\nx\n"), Exception),
+    "lock": (lambda text: lockfile.read(f'{{"lock":1,"tools":{text}}}'), ValueError),
+    "contract": (lambda text: loader.from_text(f'{{"tools":[{text}]}}'), loader.UnreadableContract),
+    "memory": (lambda text: serialization.from_page(f"---\nid: {text}\n---\nx\n"), Exception),
     "frontmatter": (lambda text: parse(f"---\na: {text.replace('1', '2')}\n---\n"), UsageError),
 }
 
@@ -103,7 +103,7 @@ def test_oauth_documents_nested_too_deeply_are_ignored(levels: int, tmp_path: Pa
     assert clients._read(body[: clients.LONGEST_DOCUMENT]) is None
     (tmp_path / "lock").write_bytes(b'{"lock":1,"upstreams":%b}' % body)
     with pytest.raises(UsageError):
-        pins._read(tmp_path / "lock")
+        tool_pinning._read(tmp_path / "lock")
     tape = TapeWriter(str(tmp_path / "tape"))
     tape.write("server", body)
     tape.close()
@@ -111,11 +111,11 @@ def test_oauth_documents_nested_too_deeply_are_ignored(levels: int, tmp_path: Pa
 
 
 def test_references_that_form_a_long_chain_are_refused() -> None:
-    from portico.openapi import bodies
+    from portico.server.providers.openapi import request_bodies
 
     schemas = {f"s{at}": {"type": "array", "items": {"$ref": f"#/components/schemas/s{at + 1}"}} for at in range(5_000)}
     document = read_document(
         {"openapi": "3.1.0", "info": {"title": "a", "version": "1"}, "paths": {}, "components": {"schemas": schemas}}
     )
     with pytest.raises(UsageError):
-        bodies._is_file(document, {"$ref": "#/components/schemas/s0"})
+        request_bodies._is_file(document, {"$ref": "#/components/schemas/s0"})

@@ -19,7 +19,14 @@ SERVICES = ROOT / "src" / "portico" / "services"
 EXAMPLES = ROOT / "examples"
 FILES = [*sorted(SERVICES.rglob("*.py")), *sorted(EXAMPLES.rglob("*.py"))]
 
-DOORS = ("portico", "portico.errors", "portico.extend", "portico.schema", "portico.auth", "portico.contracts")
+DOORS = (
+    "portico",
+    "portico.errors",
+    "portico.extend",
+    "portico.jsonschema",
+    "portico.auth",
+    "portico_services.contracts.api",
+)
 OFFERED = ("memory", "tasks", "system", "live", "contracts", "code")
 
 # What is no public name, and may be imported all the same.
@@ -43,8 +50,8 @@ def is_public(module: str, name: str) -> bool:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_public_names_are_imported(path: Path) -> None:
-    within = "portico.services" if path.is_relative_to(SERVICES) else None
-    homes = {f"portico.services.{name}" for name in OFFERED}
+    within = "portico_services" if path.is_relative_to(SERVICES) else None
+    homes = {f"portico_services.{name}" for name in OFFERED}
     private = [
         f"{path.name}:{line} imports {name or 'all'} of {module}"
         for module, name, line in imported(path)
@@ -61,7 +68,7 @@ def test_what_is_allowed_is_needed() -> None:
     assert used >= ALLOWED.keys()
 
 
-@pytest.mark.parametrize("door", [*DOORS, *(f"portico.services.{name}" for name in OFFERED)])
+@pytest.mark.parametrize("door", [*DOORS, *(f"portico_services.{name}" for name in OFFERED)])
 def test_every_name_is_there_and_shown(door: str) -> None:
     module = import_module(door)
     assert module.__all__

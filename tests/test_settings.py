@@ -16,16 +16,16 @@ from portico import Client, Server, Skills, SyncClient, UsageError
 from portico._options import _resolved, expand_paths, fits
 from portico.auth import OAuth, Registration
 from portico.extend import serve_http
-from portico.server import endpoint
-from portico.server.calling.prompts import PromptOptions
-from portico.server.calling.resources import ResourceOptions
-from portico.server.calling.tools import ToolOptions
-from portico.services.contracts import Contracts
-from portico.services.live import Live
-from portico.services.memory import Memory
-from portico.services.system import System
-from portico.services.tasks import Tasks
-from portico.transport.stdio import StdioOptions
+from portico.server import http
+from portico.server.components.prompts import PromptOptions
+from portico.server.components.resources import ResourceOptions
+from portico.server.components.tools import ToolOptions
+from portico.transports.stdio import StdioOptions
+from portico_services.contracts import Contracts
+from portico_services.livepython import Live
+from portico_services.memory import Memory
+from portico_services.system import System
+from portico_services.workitems import Tasks
 
 SERVICES: dict[str, type[Any]] = {
     "memory": Memory,
@@ -35,7 +35,7 @@ SERVICES: dict[str, type[Any]] = {
     "contracts": Contracts,
 }
 CONSTRUCTED = [Server, Client, SyncClient, OAuth, Skills, *SERVICES.values()]
-OPTIONS = [ToolOptions, ResourceOptions, PromptOptions, endpoint.HttpOptions, endpoint.AsgiOptions, StdioOptions]
+OPTIONS = [ToolOptions, ResourceOptions, PromptOptions, http.HttpOptions, http.AsgiOptions, StdioOptions]
 SEVERAL = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from portico import Server, Service, supervision
+from portico import Server, Service
 from portico.extend import BackgroundTasks, http_exchange, run_in_thread, serve_http
+from portico.rpc import supervision
 
 NAME = "settings reader"
 

@@ -6,7 +6,7 @@ It says its sum as text alone: FastMCP's proxy passes on no structured value but
 import sys
 
 from portico import Server
-from portico.wire.content import TextContent
+from portico.protocol.content import TextContent
 
 server = Server("bench", version="1.0.0")
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "servers"))
 
 from portico_server import build
 
-from portico.server.endpoint import serve_http
+from portico.server.http import serve_http
 
 
 async def serve(tools, ports):

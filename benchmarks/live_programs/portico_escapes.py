@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "services
 from escapes import ALL
 
 from portico import Client, Server
-from portico.services.live import Live
-from portico.services.live.limits import MIB
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox.limits import MIB
 
 REVISION = "2025-11-25"  # one that has pings
 BREATH = 0.002  # seconds between two pings

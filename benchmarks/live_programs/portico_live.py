@@ -18,7 +18,7 @@ async def main():
     how = {"jail": {}, "cold": {"spare": 0}, "strict": {"strict": True, "python": sys.argv[-1]}}[sys.argv[3]]
     began = time.perf_counter()
     from portico import Client, Server
-    from portico.services.live import Live
+    from portico_services.livepython import Live
 
     server = Server("live", version="1")
     server.add(Live(**how))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from portico import Client, Server
-from portico.services.live import Live
+from portico_services.livepython import Live
 
 
 def memory_of(pids):

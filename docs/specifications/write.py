@@ -10,11 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from portico.server.server import Server
-from portico.services import assembly
-from portico.services.contracts import asking, lock, specification
-from portico.services.contracts.definitions import Contract
-from portico.services.contracts.render import render
-from portico.services.settings import ServeSettings
+from portico_services import assembly
+from portico_services.contracts import invoker, lockfile, spec_parser
+from portico_services.contracts.definitions import Contract
+from portico_services.contracts.spec_writer import render
+from portico_services.settings import ServeSettings
 
 HERE = Path(__file__).parent
 # Some do not list everything unless they are asked to.
@@ -28,14 +28,14 @@ def served(name: str, folder: Path) -> Server:
 
 
 async def contract_of(server: Server) -> Contract:
-    found = await asking.contract_from(server)
-    return replace(found, instructions=server.instructions or "", offers=await asking.offers_from(server))
+    found = await invoker.contract_from(server)
+    return replace(found, instructions=server.instructions or "", offers=await invoker.offers_from(server))
 
 
 def files(name: str, contract: Contract) -> dict[Path, str]:
     """What stands in the service's folder here."""
     folder = HERE / name
-    return {folder / specification.FILE: render(contract), folder / lock.FILE: lock.write(contract)}
+    return {folder / spec_parser.FILE: render(contract), folder / lockfile.FILE: lockfile.write(contract)}
 
 
 def _write(names: list[str]) -> None:

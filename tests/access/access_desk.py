@@ -19,11 +19,11 @@ import msgspec
 
 import oidc
 from portico import Server
-from portico.access import settings as access_settings
-from portico.access.face.face import Face
 from portico.auth import AuthorizationCode, Memory, OAuth
-from portico.auth.credentials import Credentials
-from portico.server.endpoint import serve_http
+from portico.auth.token_storage import Credentials
+from portico.server.http import serve_http
+from portico_gateway import access_settings
+from portico_gateway.authserver.server import Face
 
 PATIENCE = 60.0
 REDIRECT_URI = "http://127.0.0.1:9/callback"

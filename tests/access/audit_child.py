@@ -7,8 +7,8 @@ import asyncio
 import sys
 
 from portico import Client, Server
-from portico.access import settings
-from portico.access.audit import checkpoints
+from portico_gateway import access_settings
+from portico_gateway.audit import checkpoints
 
 
 async def main(folder: str, store: str, number: int) -> None:
@@ -21,7 +21,7 @@ async def main(folder: str, store: str, number: int) -> None:
         """Add."""
         return a + b
 
-    settings.apply(server, settings.read({"audit": {"stdio": True, "data": folder, "store": store}}))
+    access_settings.apply(server, access_settings.read({"audit": {"stdio": True, "data": folder, "store": store}}))
     assert server.protection is not None
     async with Client(server) as client:
         for at in range(number):

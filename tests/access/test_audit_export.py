@@ -17,12 +17,12 @@ import pytest
 
 from forks import Forks
 from portico import Client, Server, ToolError
-from portico.access import settings
-from portico.access.audit.formats import cef, ocsf
-from portico.access.audit.records import CallRecord
 from portico.auth.errors import AuthorizationFailed
-from portico.server.endpoint import serve_http
-from portico.wire.errors import InvalidParams
+from portico.protocol.errors import InvalidParams
+from portico.server.http import serve_http
+from portico_gateway import access_settings
+from portico_gateway.audit.events import CallRecord
+from portico_gateway.audit.formats import cef, ocsf
 
 PATIENCE = 60.0
 
@@ -41,7 +41,7 @@ def house(folder: Path, **said: Any) -> Server:
         raise ToolError("no", kind="PermissionError")
 
     table = {"audit": {"stdio": True, "data": str(folder), **said}}
-    settings.apply(server, settings.read(table, folder))
+    access_settings.apply(server, access_settings.read(table, folder))
     return server
 
 

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Gateway, Server, Service, ToolError
-from portico.access import settings
-from portico.access.audit.audit import CallAudit
-from portico.access.audit.reading import RecordFilter, newest
-from portico.access.audit.records import CallRecord
 from portico.auth.principal import Principal
-from portico.services.contracts import Contracts
+from portico.protocol.errors import ProtocolError, UsageError
 from portico.store.database import Database
 from portico.store.transaction import Transaction
-from portico.wire.errors import ProtocolError, UsageError
+from portico_gateway import access_settings
+from portico_gateway.audit.events import CallRecord
+from portico_gateway.audit.hook import CallAudit
+from portico_gateway.audit.queries import RecordFilter, newest
+from portico_services.contracts import Contracts
 
 
 def audited(server: Server, folder: Path, **said: Any) -> CallAudit:
     table = {"audit": {"stdio": True, "data": str(folder), **said}}
-    settings.apply(server, settings.read(table, folder))
+    access_settings.apply(server, access_settings.read(table, folder))
     assert server.protection is not None
     witness = server.protection.witness
     assert isinstance(witness, CallAudit)
@@ -300,7 +300,7 @@ async def test_a_full_audit_counts_what_it_drops(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_the_section_is_explained(said: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        settings.read({"audit": said})
+        access_settings.read({"audit": said})
 
 
 async def test_a_record_has_the_trace_of_its_request(tmp_path: Path, connect: Any) -> None:

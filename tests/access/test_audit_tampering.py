@@ -14,10 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from portico import Client, Server
-from portico.access import settings
-from portico.access.audit import checkpoints, retention, tables, writer
-from portico.access.audit.chain import link, origin
-from portico.access.audit.checkpoints import (
+from portico.store.database import Database
+from portico.store.transaction import Transaction
+from portico_gateway import access_settings
+from portico_gateway.audit import checkpoints, retention, writer
+from portico_gateway.audit import store as tables
+from portico_gateway.audit.audit_sources import verify_store
+from portico_gateway.audit.checkpoints import (
     LATE_SECONDS,
     MOST_SPARE,
     ExpectedHead,
@@ -25,11 +28,9 @@ from portico.access.audit.checkpoints import (
     SigningPace,
     StoredCheckpoint,
 )
-from portico.access.audit.keys import PUBLIC, TrustedKeys, load_or_make, read_public
-from portico.access.audit.places import verify_store
-from portico.access.audit.verify import AuditReport
-from portico.store.database import Database
-from portico.store.transaction import Transaction
+from portico_gateway.audit.hash_chain import link, origin
+from portico_gateway.audit.signing_keys import PUBLIC, TrustedKeys, load_or_make, read_public
+from portico_gateway.audit.verification import AuditReport
 
 CHILD = Path(__file__).with_name("audit_child.py")
 PATIENCE = 60.0
@@ -62,7 +63,7 @@ async def record(folder: Path, store: str, calls: int = CALLS) -> None:
         """Add."""
         return a + b
 
-    settings.apply(server, settings.read({"audit": {"stdio": True, "data": str(folder), "store": store}}))
+    access_settings.apply(server, access_settings.read({"audit": {"stdio": True, "data": str(folder), "store": store}}))
     async with Client(server) as client:
         for at in range(calls):
             await client.call_tool("add", {"a": at, "b": 1})
@@ -434,7 +435,7 @@ async def test_the_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch
     assert before == 7
     server = Server("house")
     said = {"stdio": True, "data": str(tmp_path), "store": store, "keep": "1d"}
-    settings.apply(server, settings.read({"audit": said}))
+    access_settings.apply(server, access_settings.read({"audit": said}))
     now = writer._now
     monkeypatch.setattr(writer, "_now", lambda: now() + 2 * 86400 * 1_000_000)
     async with server.lifespan():

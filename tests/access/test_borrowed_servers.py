@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
-from portico.access import settings
-from portico.access.rules import AccessRules
-from portico.access.tables import read_rules
-from portico.auth.familiar import (
+from portico.auth.principal import Principal
+from portico.auth.verifiers.base import RequestCredentials, TokenInvalid, Verified
+from portico.compat.fastmcp.auth import (
     AuthSettings,
     IntrospectionTokenVerifier,
     MultiAuth,
@@ -20,17 +19,18 @@ from portico.auth.familiar import (
     StaticTokenVerifier,
     SupabaseProvider,
 )
-from portico.auth.principal import Principal
-from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid, Verified
+from portico.compat.fastmcp.dependencies import get_access_token
+from portico.compat.mcp_sdk.extension import Extension, MethodBinding
 from portico.extend import LowLevelServer
+from portico.protocol.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
 from portico.rpc.call import Call
-from portico.server.asking.ambient import get_access_token
-from portico.server.familiar.checks import AuthMiddleware, require_scopes, restrict_tag
-from portico.server.familiar.extension import Extension, MethodBinding
+from portico.server.components.auth_checks import AuthMiddleware, require_scopes, restrict_tag
 from portico.server.middleware import ResponseCachingMiddleware
-from portico.server.shaping.arguments import ArgTransform
-from portico.server.shaping.transforms import Namespace, ToolTransform
-from portico.wire.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
+from portico.server.transforms.arguments import ArgTransform
+from portico.server.transforms.builtin import Namespace, ToolTransform
+from portico_gateway import access_settings
+from portico_gateway.policy.engine import AccessRules
+from portico_gateway.policy.settings import read_rules
 
 BOB = Principal("bob", frozenset())
 
@@ -419,6 +419,8 @@ def test_a_page_shadows_neither_the_endpoint_nor_the_login(path: str) -> None:
     server = Server("s", store="sqlite://")
     server.custom_route(path, methods=["GET", "POST"])(lambda request: "mine")
     proxy = {"provider": "oidc", "issuer": "https://login.example.com", "client_id": "c", "client_secret": "s"}
-    settings.apply(server, settings.read({"auth": {"public_url": "https://files.example.com", "proxy": proxy}}))
+    access_settings.apply(
+        server, access_settings.read({"auth": {"public_url": "https://files.example.com", "proxy": proxy}})
+    )
     with pytest.raises(UsageError, match="cannot be at"):
         server.asgi()

@@ -17,8 +17,8 @@ import pytest
 
 import oidc
 from http_threads import running
-from portico.access.face import documents
-from portico.transport.http_client.pool import Pool
+from portico.transports.http_client.pool import Pool
+from portico_gateway.authserver import client_metadata
 
 Stand = Callable[..., Any]
 HERE = ["127.0.0.0/8", "::1/128"]
@@ -205,7 +205,7 @@ async def test_a_name_is_looked_up_once_and_all_its_addresses_count(
 async def test_a_host_that_does_not_answer_is_not_waited_for(
     stand: Stand, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(client_metadata, "FETCH_SECONDS", 0.2)
     # It takes connections, and says nothing on them.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with stand(client_networks=HERE) as face:

@@ -12,13 +12,13 @@ from msgspec import Raw
 from test_limits import post
 
 from portico import Client, Context, Server, Skills
-from portico.access import settings
 from portico.auth.principal import Principal
 from portico.extend import http_exchange, set_access
+from portico.protocol.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, Unknown
+from portico.protocol.tasks import EXTENSION
 from portico.rpc.call import Call
-from portico.server.endpoint import serve_http
-from portico.wire.errors import InsufficientScope, InvalidParams, ProtocolError, ResourceNotFound, Unknown
-from portico.wire.tasks import EXTENSION
+from portico.server.http import serve_http
+from portico_gateway import access_settings
 
 ANN = Principal("ann", frozenset())
 STRANGER = "10.0.0.1"
@@ -187,7 +187,7 @@ def test_a_section_that_is_unknown_is_a_mistake() -> None:
 
     with pytest.raises(UsageError, match="did you mean 'rule'"):
         set_access(Server("house"), {"rules": []})
-    assert "rule" in settings.SECTIONS
+    assert "rule" in access_settings.SECTIONS
 
 
 async def test_unknown_names_use_up_a_limit_like_known_ones() -> None:
@@ -210,7 +210,7 @@ async def test_numbers_do_not_name_what_a_rule_hides(tmp_path: Path) -> None:
     for name in ("open", "hidden"):
         server.tool(name=name, description="It is done.")(lambda: "done")
     rules = [{"who": "op", "tool": "*.*"}, {"who": "ann", "tool": "house.open"}]
-    settings.apply(server, settings.read({"rule": rules}, tmp_path))
+    access_settings.apply(server, access_settings.read({"rule": rules}, tmp_path))
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop))
     url = await asyncio.wait_for(ready, 20)

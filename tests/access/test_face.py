@@ -14,9 +14,9 @@ import pytest
 
 import oidc
 from fleets import Line, Session
-from portico.access.face import pacing
-from portico.access.revoking import revoke
 from portico.auth.assertions import verify_signature
+from portico.transports.http_server import ip_rate_limit
+from portico_gateway.credentials.revocation import revoke
 
 Stand = Callable[..., Any]
 
@@ -90,7 +90,7 @@ async def test_only_those_who_are_allowed_come_in(stand: Stand) -> None:
 
 async def test_one_address_asks_no_more_than_a_login_takes(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REGISTRATIONS", "LOGINS", "TOKENS"):
-        monkeypatch.setattr(pacing, name, 3.0)
+        monkeypatch.setattr(ip_rate_limit, name, 3.0)
     async with stand() as face:
         browser = oidc.Browser()
         asked = [
@@ -107,8 +107,8 @@ async def test_one_address_asks_no_more_than_a_login_takes(stand: Stand, monkeyp
 
 
 def test_an_address_is_forgotten_after_so_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "MOST_ADDRESSES", 10)
-    pace = pacing.AddressPace(1.0)
+    monkeypatch.setattr(ip_rate_limit, "MOST_ADDRESSES", 10)
+    pace = ip_rate_limit.AddressPace(1.0)
     assert pace.wait("192.0.2.1") == 0 and pace.wait("192.0.2.1") > 50
     # A household has one network of IPv6, however many addresses.
     assert pace.wait("2001:db8::1") == 0 and pace.wait("2001:db8::2") > 50

@@ -11,7 +11,7 @@ from access_desk import oauth_for, visitor
 
 from portico import Client, Context, Server
 from portico.auth import Memory
-from portico.auth.credentials import Credentials
+from portico.auth.token_storage import Credentials
 
 Stand = Callable[..., Any]
 

@@ -19,12 +19,12 @@ from access_desk import REDIRECT_URI
 from msgspec.structs import replace
 
 import oidc
-from portico.access.face.logins import MIGRATIONS, source_of
-from portico.auth.provider import rows
-from portico.auth.provider.clients import KnownClient, checked_redirect_uris, redirects_to
-from portico.auth.provider.refusals import GrantRefused
-from portico.auth.sealing import KeyRing, digest
 from portico.store.database import Database
+from portico_gateway.authserver import store
+from portico_gateway.authserver.clients import KnownClient, checked_redirect_uris, redirects_to
+from portico_gateway.authserver.errors import GrantRefused
+from portico_gateway.authserver.login_flow import MIGRATIONS, source_of
+from portico_gateway.credentials.encryption import KeyRing, digest
 
 Stand = Callable[..., Any]
 PATIENCE = 60.0
@@ -270,7 +270,7 @@ async def test_a_flood_from_one_network_takes_no_room_of_others(
     engine: str, table: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MAX_FLOWS", 40), ("MAX_CLIENTS", 40), ("MAX_PER_NETWORK", 10), ("MAX_PER_WIDER_NETWORK", 20)):
-        monkeypatch.setattr(rows, name, value)
+        monkeypatch.setattr(store, name, value)
     url = "sqlite://" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     made = 0
 
@@ -279,10 +279,10 @@ async def test_a_flood_from_one_network_takes_no_room_of_others(
         made += 1
         now, name, source = 1000.0 + made / 1000, f"{address} {made}", source_of(address)
         if table == "flows":
-            return partial(rows.begin_flow, flow=name, browser="b", body="x", now=now, source=source)
+            return partial(store.begin_flow, flow=name, browser="b", body="x", now=now, source=source)
         client = KnownClient(id=name, redirect_uris=(REDIRECT_URI,), kind="registered")
         ring = KeyRing([b"a key that signs the clients of this test"])
-        return partial(rows.keep_client, client=client, now=now, expires_at=now + 600, ring=ring, source=source)
+        return partial(store.keep_client, client=client, now=now, expires_at=now + 600, ring=ring, source=source)
 
     async with Database(url) as database:
         await database.migrate("provider", MIGRATIONS)
@@ -316,10 +316,10 @@ async def test_a_flood_from_one_network_takes_no_room_of_others(
 
 
 def test_what_one_sender_may_have_all_of_is_one_wider_network() -> None:
-    assert source_of("192.0.2.7") == rows.Source("192.0.2.7", "192.0.2.0/24")
+    assert source_of("192.0.2.7") == store.Source("192.0.2.7", "192.0.2.0/24")
     assert source_of("::ffff:192.0.2.7") == source_of("192.0.2.7")
-    assert source_of("2001:db8:1:2:3::4") == rows.Source("2001:db8:1:2::", "2001:db8:1::/48")
-    assert source_of("local") == rows.Source("local", "local")
+    assert source_of("2001:db8:1:2:3::4") == store.Source("2001:db8:1:2::", "2001:db8:1::/48")
+    assert source_of("local") == store.Source("local", "local")
 
 
 # Consent
@@ -447,7 +447,7 @@ async def test_who_can_write_to_the_store_makes_no_token_for_another_person(stan
         await database.write(forge)
         status, _ = await login.refresh("forged")
         assert status == 400
-        known = partial(rows.find_client, client_id=client, now=time.time(), ring=face.face.ring)
+        known = partial(store.find_client, client_id=client, now=time.time(), ring=face.face.ring)
         assert await database.read(known) is not None
         widened = "update provider_grant set scope = 'everything'"
         elsewhere = "update provider_client set body = replace(body, 'http', 'https')"
@@ -498,7 +498,7 @@ async def test_unused_registrations_are_forgotten_and_used_ones_stay(stand: Stan
     async with stand() as face:
         used, unused = [(await face.register())["client_id"] for _ in range(2)]
         await (await face.login(used)).redeem()
-        later = time.time() + 2 * rows.UNUSED_SECONDS
+        later = time.time() + 2 * store.UNUSED_SECONDS
         find = face.face.database.read
-        assert await find(partial(rows.find_client, client_id=used, now=later, ring=face.face.ring)) is not None
-        assert await find(partial(rows.find_client, client_id=unused, now=later, ring=face.face.ring)) is None
+        assert await find(partial(store.find_client, client_id=used, now=later, ring=face.face.ring)) is not None
+        assert await find(partial(store.find_client, client_id=unused, now=later, ring=face.face.ring)) is None

@@ -13,23 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portico import Client, Context, Gateway, Server, ToolError, UsageError
-from portico.access import leases, quota, settings, slots
-from portico.access.limits import Rate, rate_of
-from portico.access.quota import Quota
-from portico.access.tables import read_limits
 from portico.auth.principal import Principal
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import InvalidParams, ProtocolError, TooManyRequests
+from portico.protocol.meta import ClientCapabilities
 from portico.rpc.call import Call
-from portico.server.guard import Owned, Passage
-from portico.services.contracts import Contracts
-from portico.wire.errors import InvalidParams, ProtocolError, TooManyRequests
-from portico.wire.inputs import ElicitResult
-from portico.wire.meta import ClientCapabilities
+from portico.rpc.rate_limit import Rate, rate_of
+from portico.server.policy.interfaces import Owned, Passage
+from portico_gateway import access_settings
+from portico_gateway.policy import concurrency_leases, limiter, shared_limit_store
+from portico_gateway.policy.limiter import Quota
+from portico_gateway.policy.settings import read_limits
+from portico_services.contracts import Contracts
 
 ANN, BOB = Principal("ann"), Principal("bob")
 
 
 def said(server: Server, *limits: dict[str, Any]) -> Server:
-    settings.apply(server, settings.read({"limit": list(limits)}))
+    access_settings.apply(server, access_settings.read({"limit": list(limits)}))
     return server
 
 
@@ -143,9 +144,11 @@ async def test_a_round_that_goes_on_is_not_counted_again() -> None:
         return ElicitResult(action="accept", content={} if "sure" in params.message else {"value": True})
 
     server = house()
-    settings.apply(
+    access_settings.apply(
         server,
-        settings.read({"limit": [{"rate": "1/hour"}], "require": [{"tool": "*.asking", "ask": "Are you sure?"}]}),
+        access_settings.read(
+            {"limit": [{"rate": "1/hour"}], "require": [{"tool": "*.asking", "ask": "Are you sure?"}]}
+        ),
     )
     async with Client(server, principal=ANN, elicitation_handler=elicit) as client:
         # The client's first request was counted too.
@@ -167,7 +170,9 @@ async def test_a_round_that_goes_on_is_not_counted_again() -> None:
 async def test_a_round_without_a_valid_answer_counts_as_a_call(responses: Any, asks_first: bool) -> None:
     server = house()
     require = [{"tool": "*.asking", "ask": "Are you sure?"}] if asks_first else []
-    settings.apply(server, settings.read({"limit": [{"rate": "2/hour", "tool": "*"}], "require": require}))
+    access_settings.apply(
+        server, access_settings.read({"limit": [{"rate": "2/hour", "tool": "*"}], "require": require})
+    )
 
     async def ask(**more: Any) -> Any:
         params = {"name": "asking", "arguments": {}, **more}
@@ -242,13 +247,13 @@ async def test_other_methods_and_floods_are_refused_in_the_protocol() -> None:
         await ask(limited, "tools/list")
     assert refused.value.data == {"retryAfter": 3600}
     kinds = []
-    for _ in range(5 + quota.FLOOD + 2):
+    for _ in range(5 + limiter.FLOOD + 2):
         try:
             await ask(server, "tools/call", name="cheap")
             kinds.append("done")
         except (ToolError, ProtocolError) as failure:
             kinds.append(type(failure).__name__)
-    assert kinds == ["done"] * 5 + ["ToolError"] * quota.FLOOD + ["TooManyRequests"] * 2
+    assert kinds == ["done"] * 5 + ["ToolError"] * limiter.FLOOD + ["TooManyRequests"] * 2
 
 
 async def test_over_http_it_is_a_429_with_the_seconds() -> None:
@@ -350,8 +355,8 @@ async def test_processes_share_a_limit_by_a_file(tmp_path: Path) -> None:
 
 async def test_strangers_leave_no_rows_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each address that a request comes from is a row while it counts, and not for as long as the server runs."""
-    monkeypatch.setattr(leases, "FORGET_SECONDS", 0.0)
-    store, rate = leases.QuotaStore(url), Rate(1e-9, 1.0)
+    monkeypatch.setattr(shared_limit_store, "FORGET_SECONDS", 0.0)
+    store, rate = shared_limit_store.QuotaStore(url), Rate(1e-9, 1.0)
     await store.open()
     for stranger in range(20):
         assert await store.lease(f"10.0.0.{stranger}", rate, 1.0)
@@ -424,8 +429,8 @@ async def test_a_client_that_makes_one_call_after_the_other_is_never_refused(url
 
 
 async def test_the_slots_of_a_process_that_is_gone_come_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "SLOT_SECONDS", 1.0)
-    monkeypatch.setattr(slots, "SLOT_SECONDS", 1.0)
+    monkeypatch.setattr(shared_limit_store, "SLOT_SECONDS", 1.0)
+    monkeypatch.setattr(concurrency_leases, "SLOT_SECONDS", 1.0)
     one, two = processes(url, 2, 2)
     async with one.lifespan(), two.lifespan():
         assert len(await begun(one, 2)) == 2
@@ -445,9 +450,9 @@ async def test_the_slots_of_a_process_that_is_gone_come_back(url: str, monkeypat
 
 async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (
-        (leases, "SLOT_SECONDS", 0.8),
-        (slots, "SLOT_SECONDS", 0.8),
-        (slots, "RENEW_SECONDS", 0.1),
+        (shared_limit_store, "SLOT_SECONDS", 0.8),
+        (concurrency_leases, "SLOT_SECONDS", 0.8),
+        (concurrency_leases, "RENEW_SECONDS", 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)
     one, two = processes(url, 2, 1)
@@ -504,7 +509,7 @@ async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) 
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "MOST_KEYS", 10)
+    monkeypatch.setattr(limiter, "MOST_KEYS", 10)
     meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]))
     for at in range(100):
         meter.reach(a_passage(Principal(str(at))))

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Client, Gateway, Server, Service
-from portico.access.rules import AccessRules
-from portico.access.tables import read_rules
 from portico.auth.principal import Principal
 from portico.extend import LowLevelServer
+from portico.protocol.errors import ResourceNotFound, Unknown
 from portico.rpc.call import Call
-from portico.wire.errors import ResourceNotFound, Unknown
+from portico_gateway.policy.engine import AccessRules
+from portico_gateway.policy.settings import read_rules
 
 NAMES = ("read", "write", "Write", "delete_all")
 

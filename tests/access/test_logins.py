@@ -18,18 +18,18 @@ from msgspec.structs import replace
 
 from http_threads import running
 from portico import Server, UsageError
-from portico.access.face import settings as face_settings
-from portico.access.familiar_logins import GitHubProvider
-from portico.access.vault import rows
-from portico.access.vault.connections import UpstreamAccount
-from portico.access.vault.rows import CredentialSlot, VaultRow
-from portico.access.vault.vault import Vault
 from portico.auth.errors import AuthorizationFailed, RedirectRejected
-from portico.auth.provider import login
-from portico.auth.provider.login import Identity, admits, identify
-from portico.auth.provider.presets import login_settings
-from portico.auth.sealing import KeyRing, Unsealable, ring_for
-from portico.transport.http_client.fetcher import Fetcher
+from portico.transports.http_client.oauth_fetcher import Fetcher
+from portico_gateway.authserver import settings as face_settings
+from portico_gateway.authserver import upstream_login
+from portico_gateway.authserver.fastmcp_providers import GitHubProvider
+from portico_gateway.authserver.identity_providers import login_settings
+from portico_gateway.authserver.upstream_login import Identity, admits, identify
+from portico_gateway.credentials import vault_store
+from portico_gateway.credentials.encryption import KeyRing, Unsealable, ring_for
+from portico_gateway.credentials.token_vault import Vault
+from portico_gateway.credentials.upstream_accounts import UpstreamAccount
+from portico_gateway.credentials.vault_store import CredentialSlot, VaultRow
 
 OURS = {"client_id": "us", "client_secret": "secret"}
 
@@ -211,21 +211,25 @@ async def test_a_login_at_github_says_who_it_was_and_where_they_belong(hub: Hub)
     )
     fetcher = Fetcher(here)
     try:
-        url, pending = await fetcher.hold(login.begin(where, "http://127.0.0.1/callback"))
+        url, pending = await fetcher.hold(upstream_login.begin(where, "http://127.0.0.1/callback"))
         said = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
         assert said["scope"] == "read:user user:email read:org" and said["code_challenge_method"] == "S256"
         back = {"state": pending.state, "code": "good"}
-        who = await fetcher.hold(login.finish(where, pending, back, "http://127.0.0.1/callback", time.time()))
+        who = await fetcher.hold(upstream_login.finish(where, pending, back, "http://127.0.0.1/callback", time.time()))
         assert (who.subject, who.username, who.email) == ("42", "octocat", "octo@acme.example")
         assert who.groups == ("acme", "acme/ops")
         assert admits(where, who)
         with pytest.raises(AuthorizationFailed):
-            await fetcher.hold(login.finish(where, pending, {**back, "code": "bad"}, "http://127.0.0.1/callback", 0.0))
+            await fetcher.hold(
+                upstream_login.finish(where, pending, {**back, "code": "bad"}, "http://127.0.0.1/callback", 0.0)
+            )
         with pytest.raises(RedirectRejected):
-            await fetcher.hold(login.finish(where, pending, {**back, "state": "x"}, "http://127.0.0.1/callback", 0.0))
+            await fetcher.hold(
+                upstream_login.finish(where, pending, {**back, "state": "x"}, "http://127.0.0.1/callback", 0.0)
+            )
         with pytest.raises(RedirectRejected):
             mixed = {**back, "iss": "https://evil.example"}
-            await fetcher.hold(login.finish(where, pending, mixed, "http://127.0.0.1/callback", 0.0))
+            await fetcher.hold(upstream_login.finish(where, pending, mixed, "http://127.0.0.1/callback", 0.0))
     finally:
         await fetcher.close()
 
@@ -266,12 +270,14 @@ async def test_rows_are_sealed_anew_after_a_key_was_replaced(tmp_path: Path) -> 
     before = Vault("https://gateway.example", store, old)
     async with before.serving():
         sealed = old.seal(b"{}", row.place)
-        await before.database.write(lambda tx: rows.keep(tx, VaultRow("us anna", "notes", row.issuer, sealed, 1.0)))
+        await before.database.write(
+            lambda tx: vault_store.keep(tx, VaultRow("us anna", "notes", row.issuer, sealed, 1.0))
+        )
     ring = KeyRing([b"n" * 32, b"k" * 32])
     after = Vault("https://gateway.example", store, ring)
     async with after.serving():
         await after.sealed_anew
-        (kept,) = await after.database.read(rows.all_rows)
+        (kept,) = await after.database.read(vault_store.all_rows)
         assert not ring.outdated(kept.body) and KeyRing([b"n" * 32]).open(kept.body, row.place) == b"{}"
 
 
@@ -283,7 +289,7 @@ async def test_what_is_taken_back_while_it_is_read_is_not_remembered() -> None:
     token = json.dumps({"access_token": "t", "issuer": issuer, "resource": account.url}).encode()
     async with vault.serving():
         row = replace(row, body=ring.seal(token, row.place))
-        await vault.database.write(lambda tx: rows.keep(tx, row))
+        await vault.database.write(lambda tx: vault_store.keep(tx, row))
         read = vault.database.read
 
         async def taken_back(query: Any) -> Any:

@@ -18,8 +18,8 @@ from http_threads import running
 from portico import Client, Context, Gateway, Server, UsageError
 from portico.auth import ResourceServer
 from portico.auth.principal import Principal
-from portico.gateway import routes, straight
-from portico.wire.errors import ToolError, Unknown
+from portico.protocol.errors import ToolError, Unknown
+from portico_gateway.gateway import fast_path, router
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
@@ -229,11 +229,11 @@ async def test_a_personal_credential_never_goes_by_the_shared_short_way(
     ways: list[bool] = []
 
     def noted(*given: Any) -> Any:
-        begun = straight.straight(*given)
+        begun = fast_path.straight(*given)
         ways.append(begun is not None)
         return begun
 
-    monkeypatch.setattr(routes, "straight", noted)
+    monkeypatch.setattr(router, "straight", noted)
     auth = {"kind": kind}
     if kind == "exchange":
         auth |= {"issuer": service.issuer, "client_id": "us", "client_secret": "secret"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from portico import Gateway, Server
-from portico.access import settings as access_settings
+from portico_gateway import access_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = (ROOT / "docs" / "guide" / "access.md").read_text(encoding="utf-8")

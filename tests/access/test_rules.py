@@ -10,24 +10,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico import Client, Context, Gateway, Server, Service, ToolError, UsageError
-from portico.access import settings
-from portico.access.patterns import globbed, matches, meets, pattern, template_glob
-from portico.access.tables import read_requirements
 from portico.auth.principal import Principal
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
+from portico.protocol.uri_forms import uri_forms
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.server.guard import Owned
-from portico.services.contracts import Contracts
-from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
-from portico.wire.inputs import ElicitResult
-from portico.wire.revisions import REVISIONS
-from portico.wire.uri_forms import uri_forms
+from portico.server.policy.interfaces import Owned
+from portico_gateway import access_settings
+from portico_gateway.policy.patterns import globbed, matches, meets, pattern, template_glob
+from portico_gateway.policy.settings import read_requirements
+from portico_services.contracts import Contracts
 
 OPS = Principal("olga", groups=frozenset({"ops"}), scopes=frozenset({"files:read"}))
 GUEST = Principal("gina", scopes=frozenset())
 
 
 def said(server: Server, **tables: Any) -> Server:
-    settings.apply(server, settings.read(tables))
+    access_settings.apply(server, access_settings.read(tables))
     return server
 
 
@@ -242,7 +242,7 @@ def test_who_is_named_in_several_ways() -> None:
 
 async def test_a_shadow_rule_only_says_what_it_would_do(caplog: pytest.LogCaptureFixture) -> None:
     server = said(forge(), rule=[{"name": "strict", "tool": "*.delete_*", "deny": True, "shadow": True}, {"tool": "*"}])
-    caplog.set_level("INFO", "portico.access")
+    caplog.set_level("INFO", "portico_gateway")
     async with Client(server, principal=GUEST) as client:
         assert (await client.call_tool("delete_repo", {"repo": "a"})).text == "deleted a"
     assert "rule 1 (strict) denies it" in caplog.text
@@ -316,7 +316,7 @@ async def test_an_agreement_is_good_for_one_call_of_one_principal() -> None:
     async def call(principal: Principal, repo: str, **more: Any) -> Any:
         import msgspec
 
-        from portico.wire.meta import ClientCapabilities
+        from portico.protocol.meta import ClientCapabilities
 
         params = msgspec.Raw(msgspec.json.encode({"name": "delete_repo", "arguments": {"repo": repo}, **more}))
         capabilities = msgspec.convert(able, ClientCapabilities)
@@ -359,7 +359,7 @@ async def test_an_agreement_is_good_for_one_call_of_one_principal() -> None:
 )
 def test_a_mistake_names_the_table_and_the_key(tables: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as mistake:
-        settings.read(tables)
+        access_settings.read(tables)
     assert all(word in str(mistake.value) for word in words), str(mistake.value)
 
 
@@ -390,12 +390,12 @@ def test_a_template_meets_the_rules_that_may_mean_some_of_it() -> None:
 
 
 def test_a_condition_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from portico.access import conditions
+    from portico_gateway.policy import conditions
 
     monkeypatch.setattr(conditions, "_environments", [])
     monkeypatch.setitem(__import__("sys").modules, "cel_expr_python.cel", None)
     with pytest.raises(UsageError, match=r"\[\[rule\]\] 1: when .*portico\[cel\]"):
-        settings.read({"rule": [{"when": "true"}]})
+        access_settings.read({"rule": [{"when": "true"}]})
 
 
 async def test_conditions_look_at_who_asks_and_with_what() -> None:
@@ -421,7 +421,7 @@ async def test_conditions_look_at_who_asks_and_with_what() -> None:
         with pytest.raises(Unknown):
             await client.call_tool("delete_repo", {"repo": "a"})
     with pytest.raises(UsageError, match=r"\[\[rule\]\] 1: when is 'nope'"):
-        settings.read({"rule": [{"when": "nope"}]})
+        access_settings.read({"rule": [{"when": "nope"}]})
 
 
 @pytest.mark.parametrize(
@@ -469,11 +469,11 @@ async def test_no_middleware_leads_around_a_rule() -> None:
 
 
 def test_a_login_that_is_other_now_takes_a_restart_and_changes_nothing() -> None:
-    before = settings.read({"auth": {"issuers": ["https://a.example"]}, "rule": [{"who": "*"}]})
+    before = access_settings.read({"auth": {"issuers": ["https://a.example"]}, "rule": [{"who": "*"}]})
     server = forge()
-    settings.apply(server, before)
+    access_settings.apply(server, before)
     auth, guard = server.auth, server.protection.guard  # type: ignore[union-attr]
-    after = settings.read({"auth": {"issuers": ["https://b.example"]}, "rule": [{"deny": True}]})
+    after = access_settings.read({"auth": {"issuers": ["https://b.example"]}, "rule": [{"deny": True}]})
     with pytest.raises(UsageError, match=r"\[auth\] is other now, and that takes a restart"):
-        settings.change(server, before, after)
+        access_settings.change(server, before, after)
     assert server.auth is auth and server.protection.guard is guard  # type: ignore[union-attr]

@@ -19,16 +19,16 @@ from access_desk import REDIRECT_URI, free_port, oauth_for, served, visitor
 import oidc
 from node import NotInstalled
 from portico import Client, Context, Gateway, Server
-from portico.access import settings as access_settings
-from portico.access.vault import rows
-from portico.access.vault import vault as vaults
-from portico.access.vault.connections import UpstreamAccount
-from portico.access.vault.rows import CredentialSlot
 from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
 from portico.auth.errors import CredentialsMismatch
-from portico.auth.sealing import KeyRing
-from portico.wire.errors import InvalidParams, ToolError
-from portico.wire.inputs import ElicitParams, ElicitResult
+from portico.protocol.client_features import ElicitParams, ElicitResult
+from portico.protocol.errors import InvalidParams, ToolError
+from portico_gateway import access_settings
+from portico_gateway.credentials import token_vault as vaults
+from portico_gateway.credentials import vault_store
+from portico_gateway.credentials.encryption import KeyRing
+from portico_gateway.credentials.upstream_accounts import UpstreamAccount
+from portico_gateway.credentials.vault_store import CredentialSlot
 
 Stand = Callable[..., Any]
 PATIENCE = 60.0
@@ -182,7 +182,7 @@ async def test_a_link_that_was_forwarded_connects_nobody(place: Any) -> None:
         for wrong in (link[:-6] + "AAAAAA", link.partition("?")[0], link.replace("to/notes", "to/other")):
             assert (await asyncio.to_thread(connect, at.browser("anna"), wrong)).status == 400
         for slot in slots.values():
-            assert await connector.vault.database.read(partial(rows.find, slot=slot)) is None
+            assert await connector.vault.database.read(partial(vault_store.find, slot=slot)) is None
 
 
 async def test_consent_and_return_are_tied_to_the_browser(place: Any) -> None:
@@ -322,11 +322,11 @@ async def test_a_refused_refresh_asks_the_person_again(place: Any) -> None:
 
 async def age(vault: Any, slot: CredentialSlot, **changes: Any) -> None:
     """As if the token had run out."""
-    row = await vault.database.read(partial(rows.find, slot=slot))
+    row = await vault.database.read(partial(vault_store.find, slot=slot))
     token = msgspec.json.decode(vault._ring.open(row.body, row.place), type=vaults.Token)
     old = msgspec.structs.replace(token, **{"expires_at": time.time() - 1, **changes})
     body = vault._ring.seal(msgspec.json.encode(old), row.place)
-    assert await vault.database.write(partial(rows.replace, row=row, body=body, now=time.time()))
+    assert await vault.database.write(partial(vault_store.replace, row=row, body=body, now=time.time()))
     vault._known.clear()
 
 
@@ -336,11 +336,11 @@ async def test_what_is_sealed_for_one_opens_for_no_other(place: Any, tmp_path: A
         await anna.call_tool("notes_connect_account")
         vault = at.standing.server.connector.vault
         slot = CredentialSlot(f"{at.standing.issuer} anna", "notes")
-        row = await vault.database.read(partial(rows.find, slot=slot))
+        row = await vault.database.read(partial(vault_store.find, slot=slot))
         token = msgspec.json.decode(vault._ring.open(row.body, row.place), type=vaults.Token)
         assert token.access_token not in row.body
         stolen = msgspec.structs.replace(row, principal=f"{at.standing.issuer} mallory")
-        await vault.database.write(partial(rows.keep, row=stolen))
+        await vault.database.write(partial(vault_store.keep, row=stolen))
         account = at.standing.server.connector.accounts["notes"]
         assert await vault.token(account, CredentialSlot(stolen.principal, "notes")) is None
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from portico import Client, Gateway, Server
-from portico.access.patterns import pattern
 from portico.extend import set_access
-from portico.gateway.name_filter import NameFilter
-from portico.wire.errors import InvalidParams, ResourceNotFound
-from portico.wire.methods import METHODS
-from portico.wire.uri_check import InvalidUri, check_uri
-from portico.wire.uri_forms import uri_forms
+from portico.protocol.errors import InvalidParams, ResourceNotFound
+from portico.protocol.methods import METHODS
+from portico.protocol.uri_check import InvalidUri, check_uri
+from portico.protocol.uri_forms import uri_forms
+from portico_gateway.gateway.name_filter import NameFilter
+from portico_gateway.policy.patterns import pattern
 
 NODE = """
 require("readline").createInterface({input: process.stdin}).on("line", line => {
@@ -216,7 +216,7 @@ def test_legitimate_uris_pass(uri: str) -> None:
     ],
 )
 def test_a_uri_that_parsers_disagree_on_is_refused_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
-    import portico.wire.skills  # noqa: F401
+    import portico.protocol.skills  # noqa: F401
 
     said = json.dumps(params).replace('"{}"', json.dumps(uri, ensure_ascii=False))
     with pytest.raises(InvalidParams) as refused:

@@ -10,13 +10,13 @@ from test_limits import post
 
 from portico import Client, Context, Gateway, Server, ToolError, UsageError
 from portico.auth.principal import Principal
-from portico.auth.resource import ResourceServer
-from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid
+from portico.auth.resource_server import ResourceServer
+from portico.auth.verifiers.base import RequestCredentials, TokenInvalid
 from portico.extend import set_access
+from portico.protocol.errors import Unknown
+from portico.protocol.tasks import EXTENSION
 from portico.server.middleware import ResponseCachingMiddleware
-from portico.services.contracts import Contracts
-from portico.wire.errors import Unknown
-from portico.wire.tasks import EXTENSION
+from portico_services.contracts import Contracts
 
 
 def several_versions() -> Server:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.access import settings
 from portico.auth import JwtVerifier, Principal, ResourceServer
-from portico.auth.familiar import MultiAuth, RemoteAuthProvider
-from portico.auth.verifiers.credentials import RequestCredentials, Verified
+from portico.auth.verifiers.base import RequestCredentials, Verified
+from portico.compat.fastmcp.auth import MultiAuth, RemoteAuthProvider
+from portico.protocol.errors import UsageError
 from portico.rpc.call import Call
-from portico.services.memory import Memory
-from portico.wire.errors import UsageError
+from portico_gateway import access_settings
+from portico_services.memory import Memory
 
 A, B = "https://a.example", "https://b.example"
 
@@ -33,7 +33,7 @@ def desk(tables: dict[str, Any]) -> Server:
         """Look."""
         return "seen"
 
-    settings.apply(server, settings.read(tables))
+    access_settings.apply(server, access_settings.read(tables))
     return server
 
 

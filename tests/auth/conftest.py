@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 import pytest
 
 from portico.auth.authorization_code import AuthorizationCode
-from portico.auth.conversation import Fetch, Fetched, Visit, redirect_parameters
-from portico.auth.credentials import Credentials
+from portico.auth.flow import Fetch, Fetched, Visit, redirect_parameters
 from portico.auth.oauth import OAuth
+from portico.auth.token_storage import Credentials
 
 REDIRECT = "http://127.0.0.1:8976/callback"
 

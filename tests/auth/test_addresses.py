@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portico.auth.addresses import (
+from portico.auth.errors import UnsafeAddress
+from portico.auth.url_policy import (
     check_addresses,
     check_redirect,
     check_url,
@@ -13,7 +14,6 @@ from portico.auth.addresses import (
     names_loopback,
     same_origin,
 )
-from portico.auth.errors import UnsafeAddress
 
 
 @pytest.mark.parametrize(

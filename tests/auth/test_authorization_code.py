@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from portico.auth.authorization_code import AuthorizationCode
-from portico.auth.conversation import Fetched, Visit, redirect_parameters
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, GrantDenied, RedirectRejected, UnsafeAddress
-from portico.wire.errors import UsageError
+from portico.auth.flow import Fetched, Visit, redirect_parameters
+from portico.protocol.errors import UsageError
 
 
 def test_a_login_carries_everything_it_has_to(world: Any, issuer: Any, server: Any, make: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from portico.auth.challenges import Challenge, challenges, demand
-from portico.auth.conversation import Fetched
+from portico.auth.flow import Fetched
 
 
 @pytest.mark.requirement("auth.exact-challenge")

@@ -10,11 +10,11 @@ import pytest
 
 from portico.auth.assertions import SigningKey, client_assertion, generate_key, load_key
 from portico.auth.authorization_code import AuthorizationCode
-from portico.auth.clients import Registration, auth_method, authenticate, check_redirect_uri
-from portico.auth.credentials import Credentials
+from portico.auth.client_registration import Registration, auth_method, authenticate, check_redirect_uri
 from portico.auth.errors import CredentialsMismatch, GrantDenied, RegistrationFailed
 from portico.auth.metadata import ServerMetadata
-from portico.wire.errors import UsageError
+from portico.auth.token_storage import Credentials
+from portico.protocol.errors import UsageError
 
 ISSUER = "https://auth.example"
 DOCUMENT = "https://app.example/client.json"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from portico.auth.clients import Registration
-from portico.auth.credentials import Credentials, File, Keyring, Memory
+from portico.auth.client_registration import Registration
 from portico.auth.errors import CredentialsMismatch
+from portico.auth.token_storage import Credentials, File, Keyring, Memory
 from portico.auth.tokens import Token
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
 
 ONE, OTHER, SERVER = "https://one.example", "https://other.example", "https://mcp.example/mcp"
 

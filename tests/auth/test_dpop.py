@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from portico.auth.assertions import Prover
-from portico.auth.credentials import Credentials
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, TokenRejected
-from portico.wire.errors import UsageError
+from portico.auth.token_storage import Credentials
+from portico.protocol.errors import UsageError
 
 
 @pytest.fixture

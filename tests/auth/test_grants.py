@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portico.auth.assertions import SigningKey, generate_key
-from portico.auth.clients import Registration
+from portico.auth.client_registration import Registration
 from portico.auth.errors import AuthorizationFailed, CredentialsMismatch, GrantDenied
 from portico.auth.grants import ID_JAG, ClientCredentials, EnterpriseManaged, IdentityProvider, WorkloadIdentity
 

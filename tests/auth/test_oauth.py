@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico.auth.clients import Registration
-from portico.auth.credentials import Credentials
+from portico.auth.client_registration import Registration
 from portico.auth.errors import AuthorizationFailed, GrantDenied, ScopeRejected, TokenRejected, UnsafeAddress
 from portico.auth.grants import ClientCredentials
-from portico.wire.errors import Error, UsageError
+from portico.auth.token_storage import Credentials
+from portico.protocol.errors import Error, UsageError
 
 
 @pytest.mark.requirement("auth.header-only")

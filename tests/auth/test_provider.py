@@ -21,7 +21,7 @@ import nginx
 from logins import Visitor, notes, served
 from portico import Client
 from portico.auth import AuthorizationCode, IntrospectionVerifier, Memory, OAuth
-from portico.auth.credentials import Credentials
+from portico.auth.token_storage import Credentials
 from portico.extend import http_exchange
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from portico.auth.assertions import SigningKey, generate_key
 from portico.auth.authorization_code import AuthorizationCode
-from portico.auth.clients import Registration
+from portico.auth.client_registration import Registration
 from portico.auth.errors import IssuerMismatch, RedirectRejected, ResourceMismatch, ScopeRejected
 from portico.auth.grants import ID_JAG, ClientCredentials, EnterpriseManaged, IdentityProvider, WorkloadIdentity
 

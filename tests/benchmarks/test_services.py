@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from portico.services.live.jail import obstacle
-from portico.services.live.limits import Limits
+from portico_services.livepython.sandbox.landlock import obstacle
+from portico_services.livepython.sandbox.limits import Limits
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = ("peers", "questions", "goals", "table", "driver", "apt", "services_table", "journal_made", "file_search")

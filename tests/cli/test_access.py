@@ -15,7 +15,7 @@ import pytest
 
 from forks import Forks
 from portico import Server
-from portico.access import settings
+from portico_gateway import access_settings
 
 SERVER = """
 from portico import Context, Server
@@ -133,9 +133,9 @@ def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: 
         (tmp_path / name).write_text("said")
     blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     said = [tomllib.loads(one) for one in blocks]
-    found = [settings.read(one, tmp_path) for one in said if "auth" in one]
+    found = [access_settings.read(one, tmp_path) for one in said if "auth" in one]
     assert len(found) >= 3
     for one in found:
         server = Server("any")
-        settings.apply(server, one)
+        access_settings.apply(server, one)
         assert server.auth is not None

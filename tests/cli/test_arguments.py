@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.cli.arguments import Sources, for_prompt, for_tool, from_json, split
-from portico.wire.errors import UsageError
+from portico.cli.tool_arguments import Sources, for_prompt, for_tool, from_json, split
+from portico.protocol.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

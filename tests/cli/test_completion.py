@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from portico.cli import names
+from portico.cli import completion_cache
 from portico.cli.completion import complete
-from portico.cli.forms import FORMS
 from portico.cli.main import COMMANDS
+from portico.cli.specs import FORMS
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 30
@@ -31,9 +31,9 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     tools = {"place_order": {"product": [], "quantity": [], "size": ["small", "medium"]}, "place.it": {}, "find": {}}
     for target in (TARGET, "http://127.0.0.1:9/mcp", "python server.py"):
-        names.remember(target, "tools", tools)
-        names.remember(target, "prompts", {"recommend": {"author": []}})
-        names.remember(target, "resources", {"library://hours": {}, "library://books": {}})
+        completion_cache.remember(target, "tools", tools)
+        completion_cache.remember(target, "prompts", {"recommend": {"author": []}})
+        completion_cache.remember(target, "resources", {"library://hours": {}, "library://books": {}})
 
 
 # What is offered
@@ -111,32 +111,34 @@ def test_what_a_shell_would_run_is_not_offered(tmp_path: Path, monkeypatch: pyte
         "x" * 300,
         "*",
     ]
-    names.remember("t", "tools", {name: {} for name in evil} | {"good": dict.fromkeys([*evil, "fine"], evil)})
+    completion_cache.remember(
+        "t", "tools", {name: {} for name in evil} | {"good": dict.fromkeys([*evil, "fine"], evil)}
+    )
     assert complete(["call", "t", ""]) == ["good"]
     assert complete(["call", "t", "good", ""]) == ["fine="]
     assert complete(["call", "t", "good", "fine="]) == []
     # Somebody else may have written the file.
-    Path(names.place("t")).write_text(json.dumps({"tools": {"$(id)": {}, "b": 5}, "prompts": 7}))
+    Path(completion_cache.place("t")).write_text(json.dumps({"tools": {"$(id)": {}, "b": 5}, "prompts": 7}))
     assert complete(["call", "t", ""]) == ["b"]
     assert complete(["call", "t", "b", ""]) == []
     assert complete(["prompt", "t", ""]) == []
     for nonsense in ("[", "5", "[" * 100_000, ""):
-        Path(names.place("t")).write_text(nonsense)
+        Path(completion_cache.place("t")).write_text(nonsense)
         assert complete(["call", "t", ""]) == []
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for number in range(names.MOST_TARGETS + 5):
-        names.remember(f"target {number}", "tools", {"t": {}})
-        os.utime(names.place(f"target {number}"), (number, number))
-    assert len(os.listdir(tmp_path / "portico" / "names")) == names.MOST_TARGETS
-    assert names.recall("target 0") == {}
-    assert names.recall(f"target {names.MOST_TARGETS + 4}") == {"tools": {"t": {}}}
+    for number in range(completion_cache.MOST_TARGETS + 5):
+        completion_cache.remember(f"target {number}", "tools", {"t": {}})
+        os.utime(completion_cache.place(f"target {number}"), (number, number))
+    assert len(os.listdir(tmp_path / "portico" / "names")) == completion_cache.MOST_TARGETS
+    assert completion_cache.recall("target 0") == {}
+    assert completion_cache.recall(f"target {completion_cache.MOST_TARGETS + 4}") == {"tools": {"t": {}}}
     many = {f"t{number}": {f"a{other}": [] for other in range(200)} for number in range(2000)}
-    names.remember("large", "tools", many)
-    assert os.path.getsize(names.place("large")) < names.LONGEST_FILE
-    assert len(names.recall("large")["tools"]) == names.MOST_NAMES
+    completion_cache.remember("large", "tools", many)
+    assert os.path.getsize(completion_cache.place("large")) < completion_cache.LONGEST_FILE
+    assert len(completion_cache.recall("large")["tools"]) == completion_cache.MOST_NAMES
 
 
 def test_a_cache_that_cannot_be_written_is_no_mistake(portico: Portico, tmp_path: Path) -> None:
@@ -147,16 +149,16 @@ def test_a_cache_that_cannot_be_written_is_no_mistake(portico: Portico, tmp_path
 
 def test_what_is_kept_of_one_kind_stays_when_another_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    names.remember("t", "tools", {"a": {}})
-    names.remember("t", "prompts", {"b": {}})
-    assert names.recall("t") == {"tools": {"a": {}}, "prompts": {"b": {}}}
+    completion_cache.remember("t", "tools", {"a": {}})
+    completion_cache.remember("t", "prompts", {"b": {}})
+    assert completion_cache.recall("t") == {"tools": {"a": {}}, "prompts": {"b": {}}}
 
 
 def test_a_path_means_another_server_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = names.place("server.py"), names.place("https://host/mcp")
+    here = completion_cache.place("server.py"), completion_cache.place("https://host/mcp")
     monkeypatch.chdir(tmp_path)
-    assert names.place("server.py") != here[0]
-    assert names.place("https://host/mcp") == here[1]
+    assert completion_cache.place("server.py") != here[0]
+    assert completion_cache.place("https://host/mcp") == here[1]
 
 
 # In the shells themselves

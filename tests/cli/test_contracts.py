@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from portico.cli import forms
+from portico.cli import specs
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "contracts.md").read_text()
@@ -376,7 +376,7 @@ def test_there_are_samples() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    own = {name for flag in forms.parser_for("contracts").flags for name in flag.option_strings}
-    asking = {name for flag in forms.parser_for("read").flags for name in flag.option_strings}
+    own = {name for flag in specs.parser_for("contracts").flags for name in flag.option_strings}
+    asking = {name for flag in specs.parser_for("read").flags for name in flag.option_strings}
     for name in own - asking:
         assert re.search(rf"`{name}\b", PAGE), name

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from portico.cli.forms import FORMS, parser_for
-from portico.cli.forms.actions import ACTION_OPTIONS, EXAMPLES
+from portico.cli.specs import FORMS, parser_for
+from portico.cli.specs.actions import ACTION_OPTIONS, EXAMPLES
 
 ORDERS = [
     ("jobs", ["retry", "a1"], ["--store", "x.db"]),

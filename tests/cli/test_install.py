@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portico import Server, get_http_headers
-from portico.cli import forms, install, jsonc, table_edit
+from portico.cli import install, jsonc, specs, toml_edit
 from portico.cli.main import main
 from portico.client.client import Client
-from portico.server.endpoint import exchange
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire.errors import TransportError, UsageError
+from portico.protocol.errors import TransportError, UsageError
+from portico.server.http import exchange
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 CURSOR = Path(".cursor/mcp.json")
 HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello.py"
@@ -199,7 +199,7 @@ def test_a_client_without_projects_says_so(home: Path, capsys: pytest.CaptureFix
 
 
 def test_every_client_that_can_be_typed_is_known() -> None:
-    assert (*install.PLACES, install.JSON) == forms.FORMS["install"].words[0].options["choices"]
+    assert (*install.PLACES, install.JSON) == specs.FORMS["install"].words[0].options["choices"]
 
 
 async def test_what_was_installed_starts_and_answers(home: Path) -> None:
@@ -464,10 +464,10 @@ def test_toml_and_yaml_that_cannot_be_changed_safely_stay(
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size=3), st.text(min_size=1, max_size=8))
 def test_any_name_and_any_value_survive_in_toml(environment: dict[str, str], name: str) -> None:
     block = {"command": "x", "args": list(environment.values()), "env": environment}
-    changed = table_edit.put_toml(TOML, ("mcp_servers", name), block)
+    changed = toml_edit.put_toml(TOML, ("mcp_servers", name), block)
     assert tomllib.loads(changed)["mcp_servers"][name] == block
     if name != "other":
-        assert table_edit.drop_toml(changed, ("mcp_servers", name)) == TOML
+        assert toml_edit.drop_toml(changed, ("mcp_servers", name)) == TOML
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico.cli import forms, names
+from portico.cli import completion_cache, specs
 from portico.cli.call import TERMINAL_TIMEOUT_SECONDS
 from portico.cli.main import COMMANDS
 
@@ -40,7 +40,7 @@ def test_there_are_samples() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    asking = [forms.parser_for(name) for name in ("list", "call", "read", "prompt")]
+    asking = [specs.parser_for(name) for name in ("list", "call", "read", "prompt")]
     for name in {name for form in asking for flag in form.flags for name in flag.option_strings}:
         assert re.search(rf"`{name}\b", PAGE), name
 
@@ -51,6 +51,6 @@ def test_every_command_is_explained() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"{names.MOST_TARGETS} targets at most" in PAGE
+    assert f"{completion_cache.MOST_TARGETS} targets at most" in PAGE
     assert "a call may take an hour" in PAGE
     assert TERMINAL_TIMEOUT_SECONDS

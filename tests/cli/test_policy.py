@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from portico import Client, Server, UsageError
-from portico.access import settings
-from portico.cli import faces
+from portico.cli import tool_search
 from portico.cli.main import main
 from portico.server.server import FaceChoice
+from portico_gateway import access_settings
 
 RULES = """
 [[rule]]
@@ -162,10 +162,10 @@ def test_a_face_whose_scripts_no_rule_allows_is_told_of(caplog: pytest.LogCaptur
     for rule, words in (("shop.*", "no rule allows scripts"), ("code.*", "")):
         caplog.clear()
         server = Server("shop")
-        settings.apply(server, settings.read({"rule": [{"tool": rule}]}))
+        access_settings.apply(server, access_settings.read({"rule": [{"tool": rule}]}))
         wanted = Namespace(transport="stdio", face="code", view=None, store="sqlite://", data=None)
         try:
-            faces.put_on(server, wanted, FaceChoice())
+            tool_search.put_on(server, wanted, FaceChoice())
         except UsageError:
             pass  # no jail here
         assert words in caplog.text and bool(words) == bool(caplog.text)

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("libcst")
 
 from portico import Server
-from portico.porting.rewriting import rewrite
-from portico.porting.words import everything
+from portico.compat.port.codemod import rewrite
+from portico.compat.port.mappings import everything
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

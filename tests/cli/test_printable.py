@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.cli.printable import one_line, printable, printable_json
-from portico.cli.printer import plain_table, width
+from portico.cli.output import plain_table, width
+from portico.cli.terminal_text import one_line, printable, printable_json
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from portico.services.live import Live
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico_services.livepython import Live
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 SESSIONS = re.findall(r"<!-- session(: \w+)? -->\n```console\n(.*?)^```", README, re.S | re.M)

@@ -14,8 +14,8 @@ import pytest
 
 from forks import Forks
 from portico import Client, ProtocolError, UsageError
-from portico.recording.replay import Replay
-from portico.wire.revisions import MODERN, REVISIONS, V2025_06_18
+from portico.protocol.versions import MODERN, REVISIONS, V2025_06_18
+from portico.testing.recording.replay import Replay
 
 PORTICO = [sys.executable, "-m", "portico"]
 SHOP = '''

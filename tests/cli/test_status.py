@@ -45,7 +45,7 @@ def test_a_tool_that_breaks(portico: Portico, server: Any) -> None:
     done = portico("call", path, "broken")
     assert done.returncode == 1
     assert "error id" in done.stderr and "RuntimeError: inside" in done.stderr
-    assert "src/portico" not in done.stderr
+    assert "packages/portico/src/portico" not in done.stderr
 
 
 def test_an_error_of_the_protocol(portico: Portico, liar: Any) -> None:

@@ -14,15 +14,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint
 
-from portico.transport import introduction
+from portico.transports import version_discovery
 
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Which era a server is of is remembered in a process, and ports come again."""
-    introduction._remembered.clear()
+    version_discovery._remembered.clear()
     yield
-    introduction._remembered.clear()
+    version_discovery._remembered.clear()
 
 
 @pytest.fixture

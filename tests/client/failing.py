@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from portico import Server
+from portico.protocol import errors
+from portico.protocol.errors import ProtocolError
+from portico.protocol.methods import METHODS
 from portico.rpc.call import Call, Handler
-from portico.wire import errors
-from portico.wire.errors import ProtocolError
-from portico.wire.methods import METHODS
 
 EXAMPLES: dict[str, ProtocolError] = {
     "ParseError": errors.ParseError("not JSON"),

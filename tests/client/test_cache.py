@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from portico import Client
 from portico.client.cache import Cache
+from portico.protocol.errors import InvalidParams, ProtocolError
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import PROTOCOL_VERSION, ServerCapabilities
 from portico.rpc.call import Call
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams, ProtocolError
-from portico.wire.meta import PROTOCOL_VERSION, ServerCapabilities
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 

@@ -12,10 +12,10 @@ import pytest
 from scripted import Endpoint, Peer, Request
 
 from portico import Client, ProtocolError, Server
-from portico.client.inputs import Inputs
-from portico.wire.errors import InvalidParams, MethodNotFound, UsageError
-from portico.wire.inputs import ElicitResult, Root
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, V2024_11_05, V2025_11_25
+from portico.client.input_handlers import Inputs
+from portico.protocol.client_features import ElicitResult, Root
+from portico.protocol.errors import InvalidParams, MethodNotFound, UsageError
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS, V2024_11_05, V2025_11_25
 
 PATIENCE = 20.0
 Serve = Callable[..., Any]

@@ -11,16 +11,16 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server, ToolError, UsageError
-from portico.rpc import questions
+from portico.protocol import notifications
+from portico.protocol.client_features import ElicitResult, InputRequiredResult
+from portico.protocol.content import TextContent
+from portico.protocol.errors import Closed, MethodNotFound, TimedOut, TransportError
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, ServerCapabilities
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS
+from portico.rpc import client_requests
 from portico.rpc.call import Call
-from portico.wire import notices
-from portico.wire.content import TextContent
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import Closed, MethodNotFound, TimedOut, TransportError
-from portico.wire.inputs import ElicitResult, InputRequiredResult
-from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, ServerCapabilities
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
-from portico.wire.subscriptions import Filter
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
@@ -348,7 +348,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 @pytest.mark.broken_frames("a server that answers wrongly")
 async def test_a_question_that_nobody_can_answer_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # The server is another's: ours would not ask it.
-    monkeypatch.setattr(questions, "require_all", lambda call, asked: None)
+    monkeypatch.setattr(client_requests, "require_all", lambda call, asked: None)
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
     async with Client(handler_of(lambda call: Raw(asked)), timeout=PATIENCE) as client:
         with pytest.raises(ProtocolError, match="sampling/createMessage"):
@@ -414,7 +414,7 @@ async def test_progress_goes_to_the_call_that_asked_for_it(revision: str) -> Non
 @pytest.mark.parametrize("level, levels", [("debug", ["debug", "warning"]), ("warning", ["warning"]), ("alert", [])])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_log_messages_are_heard_from_a_level_on(revision: str, level: Any, levels: list[str]) -> None:
-    heard: list[notices.MessageParams] = []
+    heard: list[notifications.MessageParams] = []
     async with Client(weather(), revision=revision, log_handler=heard.append, log_level=level) as client:
         await client.call_tool("work")
     assert [said.level for said in heard] == levels
@@ -424,7 +424,7 @@ async def test_log_messages_are_heard_from_a_level_on(revision: str, level: Any,
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_the_level_may_be_changed(revision: str) -> None:
-    heard: list[notices.MessageParams] = []
+    heard: list[notifications.MessageParams] = []
     async with Client(weather(), revision=revision, log_handler=heard.append) as client:
         await client.set_log_level("emergency")
         await client.call_tool("work")
@@ -436,7 +436,7 @@ async def test_the_level_may_be_changed(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_log_handler_without_a_level_receives_messages(revision: str) -> None:
-    heard: list[notices.MessageParams] = []
+    heard: list[notifications.MessageParams] = []
     async with Client(weather(), revision=revision, log_handler=heard.append) as client:
         await client.call_tool("work")
     # A session has the server's default level; 2026-07-28 has none, and the client asks for everything.

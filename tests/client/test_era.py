@@ -11,8 +11,8 @@ import pytest
 from scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request
 
 from portico import Client
-from portico.transport import introduction
-from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
+from portico.protocol.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
+from portico.transports import version_discovery
 
 Serve = Callable[..., Any]
 PATIENCE = 10.0
@@ -176,7 +176,7 @@ STDIO: dict[str, str] = {
 async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
     if habit == "pass":
-        monkeypatch.setattr(introduction, "PROBE_SECONDS", 0.3)
+        monkeypatch.setattr(version_discovery, "PROBE_SECONDS", 0.3)
     client = Client([sys.executable, "-S", "-c", CHILD, habit], timeout=PATIENCE)
     if verdict == "neither":
         with pytest.raises(ProtocolError):
@@ -201,7 +201,7 @@ for line in sys.stdin:""",
 
 
 async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(introduction, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(version_discovery, "PROBE_SECONDS", 0.2)
     client = Client([sys.executable, "-S", "-c", LATE], timeout=PATIENCE)
     async with asyncio.timeout(PATIENCE), client:
         assert client.revision == MODERN
@@ -211,7 +211,7 @@ async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(mon
 async def test_a_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(introduction, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(version_discovery, "PROBE_SECONDS", 0.2)
     server = "import time; time.sleep(1)\nfrom portico import Server\nServer('slow').run()"
     async with asyncio.timeout(6 * PATIENCE), Client([sys.executable, "-c", server], timeout=PATIENCE * 6) as client:
         assert client.revision == MODERN
@@ -233,12 +233,12 @@ async def test_an_older_server_is_asked_once(serve: Serve) -> None:
 
 
 async def test_what_is_remembered_has_a_bound(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(introduction, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(version_discovery, "_MOST_REMEMBERED", 3)
     there = await serve(Endpoint(modern=False))
     for number in range(10):
         async with Client(f"{there.url}?{number}"):
             pass
-    assert len(introduction._remembered) <= 3
+    assert len(version_discovery._remembered) <= 3
 
 
 @pytest.mark.requirement("discover.era-changes")
@@ -379,4 +379,4 @@ async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, fa
     with pytest.raises(failure, match="server/discover"):
         async with Client(there.url, timeout=0.1):
             pass
-    assert introduction._remembered == {}
+    assert version_discovery._remembered == {}

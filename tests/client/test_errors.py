@@ -16,13 +16,13 @@ from failing import EXAMPLES, server
 
 import portico.errors
 from portico import Client, Server
-from portico.server.endpoint import exchange
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire import errors, jsonrpc
-from portico.wire.errors import InvalidParams, ProtocolError, from_wire
-from portico.wire.jsonrpc import ErrorBody
-from portico.wire.revisions import HANDSHAKE, REVISIONS, Revision
+from portico.protocol import errors, jsonrpc
+from portico.protocol.errors import InvalidParams, ProtocolError, from_wire
+from portico.protocol.jsonrpc import ErrorBody
+from portico.protocol.versions import HANDSHAKE, REVISIONS, Revision
+from portico.server.http import exchange
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 OLDEST = "2024-11-05"
 

@@ -11,15 +11,15 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server
-from portico.client import hearing
-from portico.rpc import questions
+from portico.client import notifications
+from portico.jsonschema.reader import defaults_of
+from portico.protocol.client_features import CreateMessageResult, ElicitResult, Root
+from portico.protocol.content import TextContent
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS
+from portico.rpc import client_requests
 from portico.rpc.call import Call
-from portico.schema.reader import defaults_of
-from portico.wire.content import TextContent
-from portico.wire.discover import DiscoverResult
-from portico.wire.inputs import CreateMessageResult, ElicitResult, Root
-from portico.wire.meta import ServerCapabilities
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
@@ -104,7 +104,7 @@ async def test_a_question_of_the_wrong_shape_is_an_error_of_the_servers(
     monkeypatch: pytest.MonkeyPatch, asked: Any, complaint: str
 ) -> None:
     # The server is another's: ours would not ask it.
-    monkeypatch.setattr(questions, "require_all", lambda call, asked: None)
+    monkeypatch.setattr(client_requests, "require_all", lambda call, asked: None)
     handler, _ = asking({"inputRequests": {"a": asked}})
     options: Any = {"elicitation_handler": lambda asked: {}, "sampling_handler": lambda asked: ""}
     async with asyncio.timeout(PATIENCE), Client(handler, **options) as client:
@@ -269,7 +269,7 @@ async def test_handlers_may_wait(revision: str) -> None:
 
 @pytest.mark.requirement("progress.flooding")
 async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "MOST_HANDLED", 10)
+    monkeypatch.setattr(notifications, "MOST_HANDLED", 10)
     begun = 0
     go_on = asyncio.Event()
 

@@ -19,15 +19,15 @@ from msgspec import Raw
 from scripted import Endpoint, Peer, Request
 
 from portico import Client, ProtocolError
-from portico.client import lists, requests
+from portico.client import pagination, requests
+from portico.jsonschema.validation import with_formats
+from portico.protocol import jsonrpc
+from portico.protocol.errors import Closed, TimedOut
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
 from portico.rpc.call import Call
-from portico.schema.check import with_formats
-from portico.transport import process
-from portico.transport.http_client import streams
-from portico.wire import jsonrpc
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import Closed, TimedOut
-from portico.wire.meta import ServerCapabilities
+from portico.transports import process
+from portico.transports.http_client import event_streams
 
 Serve = Callable[..., Any]
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
@@ -348,7 +348,7 @@ async def test_what_comes_before_an_answer_has_an_end(
 ) -> None:
     """Also for a call that may take as long as it likes."""
     there = await serve(Endpoint(modern=modern))
-    monkeypatch.setattr(streams, "MOST_EVENTS", 100 if bound == "events" else 10_000_000)
+    monkeypatch.setattr(event_streams, "MOST_EVENTS", 100 if bound == "events" else 10_000_000)
     said = {"level": "info", "data": "x" * (1 if bound == "events" else 10_000)}
 
     async def rule(peer: Peer, request: Request) -> None:
@@ -438,10 +438,10 @@ def endless(habit: str) -> Callable[[Call], Any]:
 async def test_a_list_without_end_has_one(
     habit: str, complaint: str, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "MOST_PAGES", 200)
-    monkeypatch.setattr(lists, "MOST_LISTED", 5000)
-    monkeypatch.setattr(lists, "LONGEST_PAGE", 500_000)
-    monkeypatch.setattr(lists, "LONGEST_LIST", 1_000_000)
+    monkeypatch.setattr(pagination, "MOST_PAGES", 200)
+    monkeypatch.setattr(pagination, "MOST_LISTED", 5000)
+    monkeypatch.setattr(pagination, "LONGEST_PAGE", 500_000)
+    monkeypatch.setattr(pagination, "LONGEST_LIST", 1_000_000)
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit)), revision=revision) as client:
         with pytest.raises(ProtocolError, match=complaint) as raised:
             await client.list_tools()
@@ -459,8 +459,8 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "MOST_PAGES", 5)
-    monkeypatch.setattr(lists, "MOST_LISTED", 5)
+    monkeypatch.setattr(pagination, "MOST_PAGES", 5)
+    monkeypatch.setattr(pagination, "MOST_LISTED", 5)
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless("small pages"))) as client:
         seen = 0
         async for _ in client.iter_tools():
@@ -491,7 +491,7 @@ import asyncio, re, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from portico import Client
-from portico.wire.errors import Error
+from portico.protocol.errors import Error
 
 async def main():
     async with Client(sys.argv[2:]) as client:

@@ -13,14 +13,14 @@ from msgspec import Raw
 from scripted import Endpoint
 
 from portico import Client, Server
-from portico.client import listen as listening
-from portico.client.listen import Change
+from portico.client import subscriptions as listening
+from portico.client.subscriptions import Change
+from portico.protocol.errors import Closed, MethodNotFound, ProtocolError, TimedOut, UsageError
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import Closed, MethodNotFound, ProtocolError, TimedOut, UsageError
-from portico.wire.meta import ServerCapabilities
-from portico.wire.revisions import REVISIONS
-from portico.wire.subscriptions import Filter
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from portico import Client
-from portico.transport import introduction
-from portico.wire.errors import Closed, ConnectFailed, ProtocolError, TimedOut
-from portico.wire.revisions import HANDSHAKE, LATEST, NEWEST_HANDSHAKE
+from portico.protocol.errors import Closed, ConnectFailed, ProtocolError, TimedOut
+from portico.protocol.versions import HANDSHAKE, LATEST, NEWEST_HANDSHAKE
+from portico.transports import version_discovery
 
 HELLO = [sys.executable, "-m", "portico", "serve", str(Path(__file__).parents[2] / "examples" / "hello.py")]
 
@@ -54,7 +54,7 @@ async def test_a_command_is_started_and_spoken_to(revision: str | None) -> None:
 @pytest.mark.parametrize("habit", ["-32601", "-32602", "-32000", "-32600", "exits", "is silent"])
 async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """basic/lifecycle, 2026-07-28: the way back to `initialize` must not hang on one code."""
-    monkeypatch.setattr(introduction, "PROBE_SECONDS", 1.0)
+    monkeypatch.setattr(version_discovery, "PROBE_SECONDS", 1.0)
     async with Client([sys.executable, "-c", OLD, habit]) as client:
         assert client.revision == NEWEST_HANDSHAKE
         assert await client.list_tools() == []

@@ -19,10 +19,10 @@ from msgspec import Raw
 
 from portico import Client, ProtocolError, Server, UsageError
 from portico.client import results
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.wire.discover import DiscoverResult
-from portico.wire.meta import ServerCapabilities
-from portico.wire.revisions import REVISIONS
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 

@@ -13,14 +13,14 @@ import pytest
 
 from portico import Client, ProtocolError, Server, Skills, UsageError
 from portico.client.skills import SkillMismatch, check_entry, get_skill, list_skills, read_skill, read_skill_file
+from portico.protocol.content import BlobContents, TextContents
+from portico.protocol.errors import InvalidParams
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.protocol.resources import ReadResourceResult
+from portico.protocol.skills import EXTENSION, GetSkillResult, ListSkillsResult, Skill, SkillFile
+from portico.protocol.versions import MODERN
 from portico.rpc.call import Call
-from portico.wire.content import BlobContents, TextContents
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams
-from portico.wire.meta import ServerCapabilities
-from portico.wire.resources import ReadResourceResult
-from portico.wire.revisions import MODERN
-from portico.wire.skills import EXTENSION, GetSkillResult, ListSkillsResult, Skill, SkillFile
 
 ROOT = "skill://letters"
 MANIFEST = f"{ROOT}/SKILL.md"

@@ -15,12 +15,8 @@ import pytest
 from scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request, text, until
 
 from portico import Client, Server
-from portico.client.listen import Change
-from portico.server.endpoint import exchange
-from portico.transport import upstream as upstreams
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire.errors import (
+from portico.client.subscriptions import Change
+from portico.protocol.errors import (
     Closed,
     ConnectFailed,
     ProtocolError,
@@ -29,6 +25,10 @@ from portico.wire.errors import (
     TransportError,
     UsageError,
 )
+from portico.server.http import exchange
+from portico.transports import upstream as upstreams
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 Serve = Callable[..., Any]
 PATIENCE = 15.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server, SyncClient, ToolError, UsageError
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
 
 HELLO = str(Path(__file__).parents[2] / "examples" / "hello.py")
 

@@ -15,8 +15,8 @@ from scripted import Endpoint
 
 from portico import Client, UsageError
 from portico.auth.authorization_code import AuthorizationCode
-from portico.transport.targets import Command, Here, Url, target_of
-from portico.wire.errors import ConnectFailed
+from portico.protocol.errors import ConnectFailed
+from portico.transports.targets import Command, Here, Url, target_of
 
 Serve = Callable[..., Any]
 PATIENCE = 15.0

@@ -20,8 +20,8 @@ from consoles import console_of
 from portico import Client, Context, Gateway, Server, ToolError
 from portico.auth import Principal
 from portico.cli import local_token
-from portico.console import Console
 from portico.extend import serve_http
+from portico_console import Console
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "hello.py")
 
@@ -479,12 +479,12 @@ async def test_the_upstreams_of_a_gateway_are_seen_and_what_is_said_to_them() ->
 
 
 async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> None:
-    from portico.access import settings
+    from portico_gateway import access_settings
 
     server = busy()
     server.data = str(tmp_path)
     rules = [{"who": "ann", "tool": "busy.count"}]
-    settings.apply(server, settings.read({"rule": rules, "audit": {}}, tmp_path))
+    access_settings.apply(server, access_settings.read({"rule": rules, "audit": {}}, tmp_path))
     async with asking(Console(server)) as ask:
         assert {"policy", "audit"} <= set((await ask("about"))["parts"])
         seen = await ask("list_items", target="self", kind="tools", as_principal={"id": "ann", "scopes": []})

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, UsageError
-from portico.console import Console
-from portico.console.reload import Reloader
 from portico.extend import serve_http
+from portico_console import Console
+from portico_console.hot_reload import Reloader
 
 FILE = """\
 from contextlib import asynccontextmanager

@@ -16,8 +16,8 @@ import pytest_asyncio
 from consoles import Page, console_of
 from portico import Server
 from portico.auth import Principal, TokenInvalid
-from portico.console import ConsoleAccess
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico_console import ConsoleAccess
 
 
 def adding() -> Server:
@@ -249,7 +249,7 @@ async def test_a_token_that_was_taken_back_ends_the_visit_at_once() -> None:
 
 
 async def test_what_pages_watch_ends_soon_for_those_who_came_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.console.watching.JUDGED_SECONDS", 0.01)
+    monkeypatch.setattr("portico_console.live_updates.JUDGED_SECONDS", 0.01)
     async with console_of(adding(), token="servers") as page:
         await page.sign_in("servers")
         said = json.loads((await page.call("watch", {"topics": ["targets"]})).body)
@@ -257,7 +257,7 @@ async def test_what_pages_watch_ends_soon_for_those_who_came_with_a_token(monkey
 
 
 async def test_an_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.access.face.pacing.LOGINS", 3.0)
+    monkeypatch.setattr("portico.transports.http_server.ip_rate_limit.LOGINS", 3.0)
     async with console_of(adding()) as page:
         assert [(await page.sign_in("guessed")).status for _ in range(4)] == [401, 401, 401, 429]
         refused = await page.sign_in()

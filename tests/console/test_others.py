@@ -16,13 +16,13 @@ import pytest
 
 from consoles import Page, console_of
 from portico import Client, Context, Server
-from portico.access import settings
 from portico.auth import Principal, TokenInvalid
-from portico.console import Console, ConsoleAccess
-from portico.console.gate import ConsoleGate
-from portico.console.questions import MOST_BYTES, Questions
-from portico.console.wirelog import MOST_OPEN, WireLog, http_part
-from portico.wire.errors import ToolError
+from portico.protocol.errors import ToolError
+from portico_console import Console, ConsoleAccess
+from portico_console.message_log import MOST_OPEN, WireLog, http_part
+from portico_console.server_requests import MOST_BYTES, Questions
+from portico_console.session_auth import ConsoleGate
+from portico_gateway import access_settings
 
 ANN, BOB = (Principal(name, frozenset({"admin"}), issuer="https://login.example") for name in ("ann", "bob"))
 
@@ -49,7 +49,7 @@ def guarded(tmp_path: Path) -> Server:
         return "closed"
 
     rules = [{"who": "local"}, {"who": "*", "tool": "guarded.greet"}, {"who": "*", "resource": "*.note://open"}]
-    settings.apply(server, settings.read({"rule": rules}, tmp_path))
+    access_settings.apply(server, access_settings.read({"rule": rules}, tmp_path))
     return server
 
 

@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from portico import Client, ToolError
 from portico.extend import Call, Handler
-from portico.faces.search import SearchFace
-from portico.wire.discover import DiscoverResult
-from portico.wire.meta import ServerCapabilities
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.search.tool_search import SearchFace
 
 LOOP: dict[str, Any] = {"$ref": "#/$defs/a"}
 DEEP: dict[str, Any] = {"type": "object"}

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from portico import Client, Gateway, UsageError
-from portico.services import assembly
+from portico_services import assembly
 
 SERVE = [sys.executable, "-m", "portico", "serve", "--data"]
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from portico import Client, Context, Gateway, Server, ToolError
-from portico.access import settings
 from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
-from portico.faces.auto import AutoFace
-from portico.faces.search import SearchFace
-from portico.wire.inputs import ElicitResult
-from portico.wire.revisions import REVISIONS
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.versions import REVISIONS
+from portico.search.auto_search import AutoFace
+from portico.search.tool_search import SearchFace
+from portico_gateway import access_settings
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
 
@@ -123,7 +123,7 @@ async def test_what_stands_for_all_tools_promises_nothing_of_their_results(serve
 
 async def test_what_is_hidden_is_neither_found_nor_called_and_looks_like_what_is_not_there(server: Server) -> None:
     rules = [{"who": "group:ops", "tool": "*"}, {"tool": "*.create_*"}, {"tool": "*.forecast"}]
-    settings.apply(server, settings.read({"rule": rules}))
+    access_settings.apply(server, access_settings.read({"rule": rules}))
     start, face = prefix(server), SearchFace(server, always=[f"{prefix(server)}deleteRepository"])
     async with Client(face, principal=OPS) as client:
         assert await names(client) == ["find_tools", "call_tool", f"{start}deleteRepository"]
@@ -142,7 +142,7 @@ async def test_what_is_hidden_is_neither_found_nor_called_and_looks_like_what_is
 
 
 async def test_limits_count_under_the_real_name(server: Server) -> None:
-    settings.apply(server, settings.read({"limit": [{"rate": "1/hour", "tool": "forge.create_issue"}]}))
+    access_settings.apply(server, access_settings.read({"limit": [{"rate": "1/hour", "tool": "forge.create_issue"}]}))
     call = {"name": f"{prefix(server)}create_issue", "arguments": {"repo": "a", "title": "b"}}
     async with Client(SearchFace(server), principal=GUEST) as client:
         await client.call_tool("call_tool", call)
@@ -269,7 +269,9 @@ async def test_the_order_of_tools_is_that_of_the_server_whoever_asked_first() ->
     async def recolor_slide() -> None:
         """Give a slide, or each slide, a colour."""
 
-    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.recolor_*"}]}))
+    access_settings.apply(
+        server, access_settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.recolor_*"}]})
+    )
     face = SearchFace(server)
     async with Client(face, principal=GUEST) as client:
         assert "recolor_slide(" in await found(client, "slide", limit=1)
@@ -292,7 +294,7 @@ async def test_auto_is_the_server_until_there_are_many_tools() -> None:
         return ""
 
     handler: Handler = AutoFace(SearchFace(server))
-    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}]}))
+    access_settings.apply(server, access_settings.read({"rule": [{"who": "group:ops", "tool": "*"}]}))
     for number in range(45):
         async with Client(handler, principal=GUEST) as client:
             assert (await names(client) == ["find_tools", "call_tool"]) == (number >= 40)
@@ -396,7 +398,7 @@ async def test_a_view_of_a_gateway_has_its_face_too() -> None:
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(server: Server, revision: Any) -> None:
     said = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "ask": "Delete {args.repo}?"}]}
-    settings.apply(server, settings.read(said))
+    access_settings.apply(server, access_settings.read(said))
     questions: list[str] = []
 
     async def answer(params: Any, *_: Any) -> Any:

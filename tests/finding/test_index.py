@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from portico.finding.implied import needed, without_places
-from portico.finding.index import ToolIndex, ToolWords
-from portico.finding.words import stem
+from portico.search.query_expansion import needed, without_places
+from portico.search.text import stem
+from portico.search.tool_index import ToolIndex, ToolWords
 
 TOOLS = [
     ToolWords("create_issue", "", "Open an issue in a repository.", "repo title body", "", "github"),

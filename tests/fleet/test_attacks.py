@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from fleets import PATIENCE, Line, Session
-from portico.fleet import rows
-from portico.fleet.delivery import BELIEVED_SECONDS
-from portico.fleet.rows import LEASE_SECONDS, opened
 from portico.store.database import Database
 from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
+from portico.transports.http_server.workers import store as rows
+from portico.transports.http_server.workers.forwarding import BELIEVED_SECONDS
+from portico.transports.http_server.workers.store import LEASE_SECONDS, opened
 
 
 async def alter(url: str, sql: str, *values: Any) -> None:

@@ -13,17 +13,17 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fleets import PATIENCE, Line, Session, free_port
-from portico.fleet.rows import opened
-from portico.legacy.session import SessionFacts
+from portico.rpc.handshake.session import SessionFacts
 from portico.store.keys import SigningKeys
-from portico.transport.http.memo import SessionMemo
+from portico.transports.http_server.session_snapshot import SessionMemo
+from portico.transports.http_server.workers.store import opened
 
 # The same server with leases that end sooner.
 HASTY = """
 import sys
-import portico.fleet.rows as rows
+import portico.transports.http_server.workers.store as rows
 rows.LEASE_SECONDS = 4.0
-import portico.fleet.lease as lease
+import portico.transports.http_server.workers.lease as lease
 lease.RENEW_SECONDS = 1.0
 from portico.cli.main import main
 sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from portico.fleet import handing
+from portico.transports.http_server.workers import fd_passing
 
 
 async def test_a_connection_that_was_taken_is_gone_on_with_when_no_more_are(tmp_path: Path) -> None:
@@ -20,10 +20,10 @@ async def test_a_connection_that_was_taken_is_gone_on_with_when_no_more_are(tmp_
             await may_go_on.wait()
             gone_on.set()
 
-    sockets = handing.HandedSockets(path, lambda session: True, take)
+    sockets = fd_passing.HandedSockets(path, lambda session: True, take)
     ours, theirs = socket.socketpair()
     with ours:
-        assert await handing.hand(path, theirs, handing.Handed())
+        assert await fd_passing.hand(path, theirs, fd_passing.Handed())
         async with asyncio.timeout(10):
             await taking.wait()
             sockets.close()

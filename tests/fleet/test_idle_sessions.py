@@ -17,11 +17,11 @@ import pytest
 
 import storm
 from fleets import Fleet, Line, Session
-from portico.fleet import handing, sending
-from portico.fleet.batches import Batches
 from portico.store.errors import StoreError
-from portico.transport.http.headers import Headers
-from portico.transport.http.response import Request
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import Request
+from portico.transports.http_server.workers import fd_passing, reverse_proxy
+from portico.transports.http_server.workers.batch_loader import Batches
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "idle_sessions.py"
 
@@ -116,19 +116,19 @@ async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
 async def test_a_connection_is_taken_from_one_who_leaves_wherever_its_session_is(tmp_path: Path) -> None:
     taken: list[str] = []
 
-    async def take(given: socket.socket, request: handing.HandedRequest | None) -> None:
+    async def take(given: socket.socket, request: fd_passing.HandedRequest | None) -> None:
         assert request is not None
         taken.append(request.path)
         given.close()
 
     path = str(tmp_path / "+")
-    sockets = handing.HandedSockets(path, lambda id: False, take)
-    request = handing.HandedRequest("GET", "/mcp", "", [], (), b"", "", (), None, True, True, False)
+    sockets = fd_passing.HandedSockets(path, lambda id: False, take)
+    request = fd_passing.HandedRequest("GET", "/mcp", "", [], (), b"", "", (), None, True, True, False)
     try:
         for seeks in (False, True):
             ours, theirs = socket.socketpair()
             with ours:
-                assert await handing.hand(path, theirs, handing.Handed("one", request, seeks)) is seeks
+                assert await fd_passing.hand(path, theirs, fd_passing.Handed("one", request, seeks)) is seeks
     finally:
         sockets.close()
     assert taken == ["/mcp"]
@@ -146,7 +146,7 @@ async def test_a_worker_whose_line_is_full_is_asked_again(tmp_path: Path) -> Non
             one.setblocking(False)
         assert any(one.connect_ex(path) == errno.EAGAIN for one in waiting)
         writer = Mock(buffered=lambda: 0)
-        sent = asyncio.ensure_future(sending.send(path, Request("GET", "/x", "", Headers()), writer, b"sealed"))
+        sent = asyncio.ensure_future(reverse_proxy.send(path, Request("GET", "/x", "", Headers()), writer, b"sealed"))
         async with asyncio.timeout(20):
             seen = b""
             while b"GET /x" not in seen:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fleets import SERVER, Line, Session
-from portico.server.endpoint import serve_http
+from portico.server.http import serve_http
 
 AUDIENCE = "https://mcp.example/mcp"
 GUARDED = """
-from portico.auth.resource import ResourceServer
+from portico.auth.resource_server import ResourceServer
 
 server.auth = ResourceServer({issuer!r}, audience={audience!r}, public_url="https://mcp.example")
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from portico import Server
-from portico.server.asking.spent import store_of_process
+from portico.server.context.replay_guard import store_of_process
 
 PATIENCE = 30
 

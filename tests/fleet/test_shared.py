@@ -16,7 +16,7 @@ import pytest
 
 from fleets import PATIENCE, SERVER, Line, Standing
 from portico import Client
-from portico.wire.subscriptions import Filter
+from portico.protocol.subscriptions import Filter
 
 MORE = '''
 

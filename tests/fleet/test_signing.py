@@ -14,21 +14,21 @@ import msgspec
 import pytest
 
 from portico.auth.principal import Principal
-from portico.fleet import sending, signing
-from portico.fleet.batches import Batches
-from portico.fleet.delivery import Delivery
-from portico.fleet.errands import Errands
-from portico.fleet.folder import FleetFolder
-from portico.fleet.own_sessions import OwnSessions
-from portico.fleet.searching import SessionSearch
-from portico.fleet.session_rows import SessionRow
-from portico.fleet.signing import Forwarding, Forwardings, SessionIds
-from portico.legacy.session import SessionFacts
+from portico.rpc.background_tasks import Errands
+from portico.rpc.handshake.session import SessionFacts
 from portico.store.keys import SigningKeys
-from portico.transport.http.elsewhere import SENT_ON
-from portico.transport.http.headers import Headers
-from portico.transport.http.memo import SessionMemo
-from portico.transport.http.response import Request
+from portico.transports.http_server.cluster_hooks import SENT_ON
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import Request
+from portico.transports.http_server.session_snapshot import SessionMemo
+from portico.transports.http_server.workers import reverse_proxy, signing
+from portico.transports.http_server.workers.batch_loader import Batches
+from portico.transports.http_server.workers.forwarding import Delivery
+from portico.transports.http_server.workers.local_sessions import OwnSessions
+from portico.transports.http_server.workers.session_queries import SessionRow
+from portico.transports.http_server.workers.session_router import SessionSearch
+from portico.transports.http_server.workers.signing import Forwarding, Forwardings, SessionIds
+from portico.transports.http_server.workers.socket_dir import FleetFolder
 
 KEY = os.urandom(32)
 
@@ -148,7 +148,7 @@ async def test_it_goes_no_further_than_to_the_machine_and_to_the_worker(tmp_path
         for to in (OURS, THEIRS):
             for hops in (0, 3, 100):
                 assert (await arriving(to, hops)).status == 403
-        assert (await arriving(THEIRS, 2)) == sending.GONE
+        assert (await arriving(THEIRS, 2)) == reverse_proxy.GONE
         assert passed == []
         assert (await arriving(THEIRS, 1)).status == 200
         assert [(one.to, one.hops) for one in passed if one is not None] == [(THEIRS, 2)]
@@ -168,7 +168,7 @@ async def test_what_was_sent_on_is_not_sent_further(tmp_path: Path) -> None:
 
     sessions.when_settled = at_once
     search = SessionSearch(OURS, ids, Mock(), sessions, delivery, Errands(), Mock())
-    for retiring, said in ((False, sending.ABSENT), (True, sending.LEAVING)):
+    for retiring, said in ((False, reverse_proxy.ABSENT), (True, reverse_proxy.LEAVING)):
         sessions.retiring = retiring
         for seeks in (False, True) if retiring else (False,):
             came, answered = request(), asyncio.get_running_loop().create_future()

@@ -20,8 +20,8 @@ import pytest
 
 from fleets import Session
 from portico.cli import status as cli_status
-from portico.fleet.rows import opened
 from portico.store.keys import SigningKeys
+from portico.transports.http_server.workers.store import opened
 
 
 def status(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

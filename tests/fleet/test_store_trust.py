@@ -18,17 +18,17 @@ import pytest
 
 from fleets import SERVER, Line, Session, free_port
 from portico.auth.principal import Principal
-from portico.fleet.folder import FleetFolder, shared_folder
-from portico.fleet.rows import opened
-from portico.fleet.sending import head_of
-from portico.fleet.signing import Forwarding, Forwardings
+from portico.protocol.errors import UsageError
 from portico.server.server import Server
 from portico.store.database import Database
 from portico.store.keys import SigningKeys
-from portico.transport.http.headers import Headers
-from portico.transport.http.place import Place
-from portico.transport.http.response import Request
-from portico.wire.errors import UsageError
+from portico.transports.http_server.bind_address import Place
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import Request
+from portico.transports.http_server.workers.reverse_proxy import head_of
+from portico.transports.http_server.workers.signing import Forwarding, Forwardings
+from portico.transports.http_server.workers.socket_dir import FleetFolder, shared_folder
+from portico.transports.http_server.workers.store import opened
 
 PATIENCE = 30.0
 WHO = """

@@ -18,7 +18,7 @@ from typing import Any
 
 from fleets import PATIENCE, SERVER, Answer, Fleet, Session
 from portico import Client
-from portico.wire.errors import Error
+from portico.protocol.errors import Error
 from storm import times
 
 WITH_TASKS = """

@@ -15,8 +15,8 @@ from fleets import Line, Session
 from portico import Server
 from portico.auth import Principal, ResourceServer
 from portico.auth.verifiers.token_file import ISSUER
-from portico.transport.http.headers import Headers
-from portico.transport.http.response import Request
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import Request
 
 
 def tokens(*words: str | Path) -> str:

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from knock import knock
 from portico import Context, Server, ToolError
-from portico.legacy.session import Session
+from portico.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, LOG_LEVELS, PROTOCOL_VERSION
+from portico.protocol.methods import LASTING, METHODS
+from portico.protocol.versions import HANDSHAKE, REVISIONS, V2026_07_28
 from portico.rpc.channel import Channel
-from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, LOG_LEVELS, PROTOCOL_VERSION
-from portico.wire.methods import LASTING, METHODS
-from portico.wire.revisions import HANDSHAKE, REVISIONS, V2026_07_28
+from portico.rpc.handshake.session import Session
 from storm import times
 
 TIMES = int(os.environ.get("FUZZ", "1"))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server
-from portico.gateway import gateway as gateways
-from portico.gateway import health
+from portico.protocol.errors import InternalError
+from portico.protocol.subscriptions import Filter
 from portico.rpc.call import Call
-from portico.wire.errors import InternalError
-from portico.wire.subscriptions import Filter
+from portico_gateway.gateway import circuit_breaker
+from portico_gateway.gateway import gateway as gateways
 
 TOOLS = Filter(tools_list_changed=True)
 PATIENCE = 30.0
@@ -101,7 +101,7 @@ async def test_one_that_the_file_has_now_is_told_of(tmp_path: Path, monkeypatch:
 
 async def test_one_that_comes_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "ABSENT_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(health, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_SECONDS", 0.01)
     (tmp_path / "late.py").write_text(LATE)
     gateway = Gateway({"a": small("a"), "late": [sys.executable, str(tmp_path / "late.py")]})
     async with Client(gateway) as client:

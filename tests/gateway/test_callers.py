@@ -12,11 +12,11 @@ from msgspec import Raw
 
 from portico import Client, Gateway, Server, ToolError
 from portico.extend import Call, Principal
-from portico.gateway import lists
-from portico.server.familiar.checks import require_scopes
-from portico.wire.errors import InternalError, MethodNotFound, ResourceNotFound, Unknown
-from portico.wire.resources import ListResourcesResult, Resource
-from portico.wire.tools import ListToolsResult, Tool
+from portico.protocol.errors import InternalError, MethodNotFound, ResourceNotFound, Unknown
+from portico.protocol.resources import ListResourcesResult, Resource
+from portico.protocol.tools import ListToolsResult, Tool
+from portico.server.components.auth_checks import require_scopes
+from portico_gateway.gateway import catalog
 
 ADMIN = Principal("ann", frozenset({"admin"}))
 ANN = Principal("ann", frozenset())
@@ -148,7 +148,7 @@ async def test_those_who_are_shown_the_same_share_it_in_memory() -> None:
 
 
 async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "MOST_CALLERS", 3)
+    monkeypatch.setattr(catalog, "MOST_CALLERS", 3)
     gateway = Gateway({"n": guarded()})
     async with gateway.lifespan():
         for number in range(10):
@@ -159,7 +159,7 @@ async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPat
 
 
 async def test_what_a_caller_may_have_by_now_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(catalog, "DOUBT_SECONDS", 0.0)
     admins: set[str] = set()
     server = Server("notes")
     server.tool(name="erase", auth=lambda context: context.token is not None and context.principal.id in admins)(
@@ -205,7 +205,7 @@ async def test_a_caller_for_whom_an_upstream_hangs_holds_up_no_other(monkeypatch
             return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
         raise MethodNotFound(call.method)
 
-    monkeypatch.setattr("portico.gateway.routes.FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("portico_gateway.gateway.router.FIRST_SECONDS", 0.2)
     gateway = Gateway({"a": handler})
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, BOB) == []
@@ -304,7 +304,7 @@ async def test_nothing_is_read_any_more_for_those_who_are_given_what_all_are(mon
         tool = Tool(name="work", input_schema={"type": "object"})
         return ListToolsResult(tools=[tool], ttl_ms=60_000, cache_scope="public")
 
-    monkeypatch.setattr("portico.gateway.routes.FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("portico_gateway.gateway.router.FIRST_SECONDS", 0.1)
     gateway = Gateway({"a": handler})
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, BOB) == []
@@ -364,14 +364,14 @@ async def test_what_a_caller_is_given_is_not_merged_with_all_others_again(
         found = [Tool(name=name, **news, input_schema={"type": "object"}) for name in (*names, who)]
         return ListToolsResult(tools=found, ttl_ms=0, cache_scope="private")
 
-    digest = lists.ListedEntry.digest
+    digest = catalog.ListedEntry.digest
 
-    def counted(entry: lists.ListedEntry) -> bytes:
+    def counted(entry: catalog.ListedEntry) -> bytes:
         nonlocal looked_at
         looked_at += 1
         return digest(entry)
 
-    monkeypatch.setattr(lists.ListedEntry, "digest", counted)
+    monkeypatch.setattr(catalog.ListedEntry, "digest", counted)
     gateway = Gateway({"up": handler})
     async with gateway.lifespan():
         known = gateway._routes.upstreams["up"].lists

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.gateway.gateway import Gateway
-from portico.wire.errors import MissingCapability
-from portico.wire.inputs import ElicitResult
-from portico.wire.revisions import REVISIONS
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import MissingCapability
+from portico.protocol.versions import REVISIONS
+from portico_gateway.gateway.gateway import Gateway
 
 SERVER = Path(__file__).parent / "asking_server.py"
 ASKING = [one for one in REVISIONS if one >= "2025-06-18"]

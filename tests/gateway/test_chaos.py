@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server, ToolError
-from portico.gateway import routes
-from portico.wire.errors import Error
-from portico.wire.inputs import ElicitResult
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import Error
+from portico_gateway.gateway import router
 
 REVISION = "2025-11-25"
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("work", "ask", "slow")]
@@ -23,7 +23,7 @@ TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("work", 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hang when it is listed too."""
-    monkeypatch.setattr(routes, "FIRST_SECONDS", 2.0)
+    monkeypatch.setattr(router, "FIRST_SECONDS", 2.0)
 
 
 class Chaotic:

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from portico import Gateway
 from portico.rpc.call import Call
-from portico.transport.targets import Command
-from portico.transport.upstream import Upstream
+from portico.transports.targets import Command
+from portico.transports.upstream import Upstream
 
 SERVER = str(Path(__file__).parent / "faithful_server.py")
 RESULTS = 60

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server, UsageError
-from portico.access.secrets import Secrets
 from portico.extend import set_access
-from portico.gateway import gateway as gateways
-from portico.gateway.config import read, settings_of
-from portico.transport.targets import Command, Url
-from portico.wire.errors import ResourceNotFound
+from portico.protocol.errors import ResourceNotFound
+from portico.transports.targets import Command, Url
+from portico_gateway.gateway import gateway as gateways
+from portico_gateway.gateway.settings import read, settings_of
+from portico_gateway.secrets import Secrets
 
 SERVER = str(Path(__file__).parent / "asking_server.py")
 ONE = {"command": sys.executable, "args": [SERVER]}

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors import _CLEAN, PORTICO, serving
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
 
 UPSTREAM = Path(__file__).parent / "echo_upstream.py"
 PATIENCE = 30.0

@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from portico import Client, Gateway, Server
 from portico.extend import Call, EmbeddedResource, ResourceLink, TextContents
-from portico.gateway.links import link_inside, link_result
-from portico.gateway.names import inward_uri, outward_uri
+from portico_gateway.gateway.naming import inward_uri, outward_uri
+from portico_gateway.gateway.uri_rewriting import link_inside, link_result
 
 URIS = ["note://hello", "urn:isbn:1", "memo:x", "ui://page/main"]
 

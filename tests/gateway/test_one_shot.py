@@ -14,8 +14,8 @@ import pytest
 
 from portico import Client, Gateway, SyncClient, ToolError
 from portico.cli.main import main
-from portico.gateway import routes
-from portico.transport import process
+from portico.transports import process
+from portico_gateway.gateway import router
 
 # Each server starts later than the short wait of a list.
 SLOW = """
@@ -39,7 +39,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(router, "FIRST_SECONDS", 0.05)
 
 
 def command(words: list[str]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ async def test_upstream_that_never_answered_delays_no_further_start(
     store = f"sqlite:///{tmp_path}/gateway.db"
     async with asyncio.timeout(PATIENCE), Client(Gateway({"hangs": HANGS}, store=store)) as client:
         await client.list_tools()
-    monkeypatch.setattr(routes, "FIRST_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(router, "FIRST_SECONDS", 10 * PATIENCE)
     async with asyncio.timeout(PATIENCE), Client(Gateway({"hangs": HANGS}, store=store), timeout=None) as client:
         assert await client.list_tools() == []
 
@@ -171,7 +171,7 @@ async def test_process_that_never_answered_is_ended_immediately(monkeypatch: pyt
 
 
 async def test_applied_configuration_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "portico.gateway.configuration")
+    caplog.set_level(logging.INFO, "portico_gateway.gateway.configuration")
     file = tmp_path / "gateway.toml"
     rule = '[[rule]]\ntool = "{}"\n'
     file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n[upstream.b]\ncommand = ["{DEAD}"]\n{rule.format("*")}')

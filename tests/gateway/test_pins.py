@@ -12,7 +12,7 @@ import pytest
 
 from portico import Client, Gateway, ToolError, UsageError
 from portico.cli.main import main
-from portico.gateway import gateway as gateways
+from portico_gateway.gateway import gateway as gateways
 
 SERVER = """
 import sys

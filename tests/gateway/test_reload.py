@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from portico import Client, Gateway, Server
-from portico.cli.gateway import _is_healthy, _shown
 from portico.extend import http_exchange, serve_http
-from portico.gateway import gateway as gateways
+from portico_gateway.cli.gateway import _is_healthy, _shown
+from portico_gateway.gateway import gateway as gateways
 
 # A server whose second tool has an `x-mcp-header` DEPTH levels below its schema.
 HOSTILE = r"""

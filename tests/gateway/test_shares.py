@@ -15,12 +15,12 @@ import pytest
 from msgspec import Raw
 
 from portico import Gateway, ToolError
-from portico.gateway import health, places
-from portico.gateway.places import CallPlaces, QueueFull
+from portico.protocol.errors import Error
+from portico.protocol.meta import ClientCapabilities
 from portico.rpc.call import Call
 from portico.rpc.identity import identity_of
-from portico.wire.errors import Error
-from portico.wire.meta import ClientCapabilities
+from portico_gateway.gateway import circuit_breaker, concurrency
+from portico_gateway.gateway.concurrency import CallPlaces, QueueFull
 
 REVISION = "2025-11-25"
 ADA, BOB = identity_of("ada"), identity_of("bob")
@@ -173,7 +173,7 @@ async def test_retry_after_binds_its_tenant_and_is_capped() -> None:
         server.answers["greedy"] = (429, "Retry-After: 86400\r\n")
         with pytest.raises(ToolError) as refusal:
             await gateway(call_of("crm_work", tenant="greedy"))
-        assert refusal.value.details["retry_after"] <= health.MAX_RETRY_AFTER_SECONDS
+        assert refusal.value.details["retry_after"] <= circuit_breaker.MAX_RETRY_AFTER_SECONDS
         before = server.heard["greedy tools/call"]
         with pytest.raises(ToolError, match="It is tried again in"):
             await gateway(call_of("crm_work", tenant="greedy"))
@@ -222,7 +222,7 @@ async def test_success_in_between_keeps_the_shared_breaker_closed() -> None:
 
 
 async def test_breakers_of_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "MAX_CALLER_BREAKERS", 3)
+    monkeypatch.setattr(circuit_breaker, "MAX_CALLER_BREAKERS", 3)
     async with tenants() as (server, gateway):
         for number in range(6):
             server.answers[f"t{number}"] = (404, "")
@@ -267,7 +267,7 @@ async def test_slow_calls_of_one_caller_leave_connections_to_others() -> None:
 
 
 async def test_calls_that_wait_for_a_connection_give_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(concurrency, "MAX_WAIT_SECONDS", 0.2)
     async with tenants(lanes=1, forward=[]) as (server, gateway):
         first = asyncio.ensure_future(gateway(call_of("crm_slow", "ada", "a")))
         await busy_lanes(gateway, 1)

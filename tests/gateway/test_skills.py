@@ -8,8 +8,8 @@ import pytest
 
 from portico import Client, Gateway, Server
 from portico.client.skills import get_skill, list_skills, read_skill, read_skill_file
-from portico.server.skills.skills import Skills
-from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
+from portico.protocol.errors import InvalidParams, ResourceNotFound, UsageError
+from portico.server.skills.service import Skills
 
 
 def serving(tmp_path: Path, name: str, skills: dict[str, str]) -> Server:

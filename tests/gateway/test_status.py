@@ -16,11 +16,11 @@ import pytest
 
 from portico import Client, Gateway, Server
 from portico.auth import Principal, TokenInvalid
-from portico.cli.gateway import _is_healthy, _shown
 from portico.cli.main import main
 from portico.extend import http_exchange, serve_http
-from portico.fleet import sums
-from portico.gateway.status import merge_reports
+from portico.transports.http_server.workers import metrics as sums
+from portico_gateway.cli.gateway import _is_healthy, _shown
+from portico_gateway.gateway.status import merge_reports
 
 SERVER = Path(__file__).parent / "asking_server.py"
 DYING = "import sys; print('cannot find the KEY-42', file=sys.stderr); sys.exit(1)"

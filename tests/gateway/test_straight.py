@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Gateway, Server, ToolError
-from portico.gateway import routes, straight
-from portico.server.endpoint import serve_http
-from portico.wire.inputs import ElicitResult
+from portico.protocol.client_features import ElicitResult
+from portico.server.http import serve_http
+from portico_gateway.gateway import fast_path, router
 
 PATIENCE = 20.0
 FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -66,11 +66,11 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
 
     def noted(*given: Any) -> Any:
-        begun = straight.straight(*given)
+        begun = fast_path.straight(*given)
         found.append(begun is not None)
         return begun
 
-    monkeypatch.setattr(routes, "straight", noted)
+    monkeypatch.setattr(router, "straight", noted)
     return found
 
 

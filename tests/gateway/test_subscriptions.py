@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, Server, ToolError
-from portico.gateway import changes
-from portico.rpc import relay
-from portico.wire.subscriptions import Filter
+from portico.protocol.subscriptions import Filter
+from portico.rpc import change_relay
+from portico_gateway.gateway import change_listener as changes
 
 TELLING = """
 import os
@@ -71,7 +71,7 @@ async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restart
     """And so are changes of its lists; those of a process that has sessions are heard by the process that is listed."""
     expected = {"note://one"} if below == "2025-11-25" else {"note://one", "tools"}
     monkeypatch.setattr(changes, "FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(relay, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(change_relay, "PAUSE_SECONDS", 0.01)
     script = tmp_path / "telling.py"
     script.write_text(TELLING)
     gateway = Gateway()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway
-from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError
-from portico.wire.inputs import ElicitResult
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import InvalidParams, MissingCapability, ProtocolError
 
 SERVER = [sys.executable, str(Path(__file__).parent / "tasking_server.py")]
 ERAS = ["2025-11-25", "2026-07-28"]
@@ -149,7 +149,7 @@ async def test_a_listener_hears_of_a_task(below: str) -> None:
         await gateway.settle(20)
         task = await client.start_task("one_endless")
         heard: asyncio.Event = client._hearing.news_of(task.id)
-        from portico.wire.subscriptions import Filter
+        from portico.protocol.subscriptions import Filter
 
         async with client.listen(Filter(task_ids=[task.id])) as changes:
             assert changes.honoured is not None and changes.honoured.task_ids == [task.id]

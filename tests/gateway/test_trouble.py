@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, ToolError
-from portico.access.secrets import Secrets
-from portico.gateway import config, lane, routes
+from portico.protocol.errors import Unknown
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.wire.errors import Unknown
-from portico.wire.revisions import REVISIONS
+from portico_gateway.gateway import connection, router
+from portico_gateway.gateway import settings as config
+from portico_gateway.secrets import Secrets
 
 SERVER = [sys.executable, str(Path(__file__).parent / "asking_server.py")]
 # What may go wrong with a child process, each as a program.
@@ -30,7 +31,7 @@ BROKEN = {
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(router, "FIRST_SECONDS", 0.5)
 
 
 def mortal(tmp_path: Path) -> Path:
@@ -168,13 +169,13 @@ async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkey
         with pytest.raises(ToolError, match="mortal"):
             await client.call_tool("mortal_die")
         attempts = []
-        start = lane.Lane.open
+        start = connection.Lane.open
 
-        async def counted(self: lane.Lane) -> None:
+        async def counted(self: connection.Lane) -> None:
             attempts.append(self)
             await start(self)
 
-        monkeypatch.setattr(lane.Lane, "open", counted)
+        monkeypatch.setattr(connection.Lane, "open", counted)
         said = await asyncio.gather(*(client.call_tool("mortal_work") for _ in range(5)), return_exceptions=True)
         assert all(isinstance(one, ToolError) for one in said)
         assert len(attempts) == 1
@@ -184,7 +185,7 @@ async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
     gateway = Gateway({"hangs": BROKEN["hangs"]})
     async with Client(gateway) as client:
         await client.list_tools()
-        assert gateway._routes.upstreams["hangs"].left_of(routes.FIRST_SECONDS) == 0.0
+        assert gateway._routes.upstreams["hangs"].left_of(router.FIRST_SECONDS) == 0.0
 
 
 async def test_what_a_child_said_last_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Context, Gateway, Server, UsageError
 from portico.cli.main import main
 from portico.extend import serve_http
-from portico.wire.errors import ResourceNotFound, Unknown
+from portico.protocol.errors import ResourceNotFound, Unknown
 
 REVISIONS = ["2025-11-25", "2026-07-28"]
 

@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 
 from portico import Context, Server
-from portico.legacy.session import MOST_SUBSCRIPTIONS
+from portico.protocol.meta import LOG_LEVELS, Icon
+from portico.protocol.versions import HANDSHAKE, V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28
 from portico.rpc.call import Call, Handler
-from portico.wire.meta import LOG_LEVELS, Icon
-from portico.wire.revisions import (
-    HANDSHAKE,
-    V2024_11_05,
-    V2025_03_26,
-    V2025_06_18,
-    V2025_11_25,
-    V2026_07_28,
-)
+from portico.rpc.handshake.session import MOST_SUBSCRIPTIONS
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 PATIENCE = 5.0

@@ -13,9 +13,18 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from portico.legacy import translate
-from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tools
-from portico.wire.revisions import (
+from portico.protocol import (
+    client_features,
+    content,
+    lifecycle,
+    meta,
+    notifications,
+    prompts,
+    resources,
+    tools,
+    translation,
+)
+from portico.protocol.versions import (
     HANDSHAKE,
     REVISIONS,
     V2024_11_05,
@@ -37,8 +46,8 @@ OFFICIAL: dict[type[msgspec.Struct], str] = {
     content.BlobContents: "BlobResourceContents",
 }
 PARAMS: dict[type[msgspec.Struct], str] = {
-    notices.ProgressParams: "ProgressNotification",
-    inputs.CreateMessageParams: "CreateMessageRequest",
+    notifications.ProgressParams: "ProgressNotification",
+    client_features.CreateMessageParams: "CreateMessageRequest",
 }
 
 
@@ -70,7 +79,7 @@ def listed(struct: type[msgspec.Struct], revision: str) -> set[str] | None:
     return set(known[name]["properties"]) if name in known else None
 
 
-STRUCTS = [one for one in translate.SINCE if one is not inputs.ElicitUrlParams]
+STRUCTS = [one for one in translation.SINCE if one is not client_features.ElicitUrlParams]
 
 
 @pytest.mark.requirement("schema.members-by-revision")
@@ -82,7 +91,7 @@ def test_the_table_of_members_says_what_the_schemas_say(struct: type[msgspec.Str
     if official is None:
         pytest.skip(f"{revision} has no {struct.__name__}")
     names = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
-    newer = {field for field, since in translate.SINCE[struct].items() if revision < since}
+    newer = {field for field, since in translation.SINCE[struct].items() if revision < since}
     kept = {names[field] for field in names if field not in newer}
     # `execution` is dealt with by a rule of its own; extensions are tolerated in every handshake; what is called
     # tasks is only there when an author puts it there.
@@ -96,7 +105,7 @@ def test_the_table_of_members_says_what_the_schemas_say(struct: type[msgspec.Str
 
 
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the official schemas are not here: ../shared/data/schema is absent")
-@pytest.mark.parametrize("kind,since", translate.KINDS.items(), ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("kind,since", translation.KINDS.items(), ids=lambda value: getattr(value, "__name__", value))
 def test_the_table_of_kinds_says_what_the_schemas_say(kind: type[msgspec.Struct], since: str) -> None:
     for revision in REVISIONS:
         assert (kind.__name__ in definitions(revision)) == (revision >= since)
@@ -128,14 +137,14 @@ def test_a_tool_has_the_members_its_revision_knows(revision: str, members: set[s
         execution={"taskSupport": "optional"},
         meta=OWN,
     )
-    assert set(written(translate.tool(whole, revision))) == members
+    assert set(written(translation.tool(whole, revision))) == members
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_what_stays_is_not_copied(revision: str) -> None:
     """A tool without anything new is the same object on every revision."""
     plain = tools.Tool(name="t", input_schema={"type": "object"})
-    assert translate.strip(plain, revision) is plain
+    assert translation.strip(plain, revision) is plain
 
 
 def test_translating_leaves_the_original_as_it_was() -> None:
@@ -144,7 +153,7 @@ def test_translating_leaves_the_original_as_it_was() -> None:
     )
     before = msgspec.json.encode(whole)
     for revision in HANDSHAKE:
-        translate.result(tools.ListToolsResult(tools=[whole], ttl_ms=1, cache_scope="public"), revision)
+        translation.result(tools.ListToolsResult(tools=[whole], ttl_ms=1, cache_scope="public"), revision)
     assert msgspec.json.encode(whole) == before
 
 
@@ -161,22 +170,22 @@ def test_lists_lose_their_cache_hints_and_keep_their_cursor(revision: str) -> No
         resources.ReadResourceResult(contents=[], **hints),
     ]
     for one in said:
-        found = written(translate.result(one, revision))
+        found = written(translation.result(one, revision))
         assert found.keys().isdisjoint({"ttlMs", "cacheScope"})
         assert found.get("nextCursor", "n") == "n"
 
 
 def test_2026_07_28_is_told_everything() -> None:
     said = tools.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public")
-    assert translate.result(said, V2026_07_28) is said
+    assert translation.result(said, V2026_07_28) is said
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_resources_and_their_annotations_are_stripped_together(revision: str) -> None:
     one = resources.Resource(uri="a://b", name="b", title="B", annotations=NOTES, icons=ICONS, meta=OWN, size=1)
     family = resources.ResourceTemplate(uri_template="a://{b}", name="b", title="B", annotations=NOTES, icons=ICONS)
-    said = written(translate.result(resources.ListResourcesResult(resources=[one]), revision))["resources"][0]
-    also = written(translate.result(resources.ListResourceTemplatesResult(resource_templates=[family]), revision))
+    said = written(translation.result(resources.ListResourcesResult(resources=[one]), revision))["resources"][0]
+    also = written(translation.result(resources.ListResourceTemplatesResult(resource_templates=[family]), revision))
     for found in (said, also["resourceTemplates"][0]):
         assert ("title" in found) == ("lastModified" in found["annotations"]) == (revision >= V2025_06_18)
         assert ("icons" in found) == (revision >= V2025_11_25)
@@ -187,7 +196,7 @@ def test_resources_and_their_annotations_are_stripped_together(revision: str) ->
 def test_prompts_are_stripped_down_to_their_arguments(revision: str) -> None:
     argument = prompts.PromptArgument(name="a", title="A", description="an argument", required=True)
     one = prompts.Prompt(name="p", title="P", arguments=[argument], icons=ICONS, meta=OWN)
-    (found,) = written(translate.result(prompts.ListPromptsResult(prompts=[one]), revision))["prompts"]
+    (found,) = written(translation.result(prompts.ListPromptsResult(prompts=[one]), revision))["prompts"]
     assert ("title" in found) == ("title" in found["arguments"][0]) == ("_meta" in found) == (revision >= V2025_06_18)
     assert ("icons" in found) == (revision >= V2025_11_25)
     assert found["arguments"][0]["required"] is True
@@ -202,8 +211,8 @@ def test_prompts_are_stripped_down_to_their_arguments(revision: str) -> None:
 def test_contents_have_a_meta_since_2025_06_18(kind: Any, revision: str) -> None:
     body = {"blob": "aGk="} if kind is content.BlobContents else {"text": "t"}
     one = kind(uri="a://b", meta=OWN, **body)
-    (read,) = written(translate.result(resources.ReadResourceResult(contents=[one]), revision))["contents"]
-    embedded = written(translate.block(content.EmbeddedResource(resource=one), revision))["resource"]
+    (read,) = written(translation.result(resources.ReadResourceResult(contents=[one]), revision))["contents"]
+    embedded = written(translation.block(content.EmbeddedResource(resource=one), revision))["resource"]
     assert ("_meta" in read) == ("_meta" in embedded) == (revision >= V2025_06_18)
 
 
@@ -211,21 +220,21 @@ def test_contents_have_a_meta_since_2025_06_18(kind: Any, revision: str) -> None
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_progress_has_a_message_since_2025_03_26(revision: str) -> None:
     """2025-03-26, changelog: "Added a message field to ProgressNotification"."""
-    said = notices.ProgressParams(progress_token="t", progress=1, total=2, message="half")
-    found = written(translate.notice(said, revision))
+    said = notifications.ProgressParams(progress_token="t", progress=1, total=2, message="half")
+    found = written(translation.notice(said, revision))
     assert ("message" in found) == (revision >= V2025_03_26)
     assert (found["progressToken"], found["progress"], found["total"]) == ("t", 1, 2)
-    assert translate.notice(None, revision) is None
+    assert translation.notice(None, revision) is None
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_the_greeting_is_stripped(revision: str) -> None:
-    said = discover.InitializeResult(
+    said = lifecycle.InitializeResult(
         protocol_version=revision,
         capabilities=meta.ServerCapabilities(tools={}, completions={}),
         server_info=meta.Implementation("n", "1", "T", "D", "https://w.test", ICONS),
     )
-    found = written(translate.result(said, revision))
+    found = written(translation.result(said, revision))
     assert ("completions" in found["capabilities"]) == (revision >= V2025_03_26)
     assert ("title" in found["serverInfo"]) == (revision >= V2025_06_18)
     for member in ("description", "websiteUrl", "icons"):
@@ -237,9 +246,9 @@ def test_the_greeting_is_stripped(revision: str) -> None:
 
 def content_of(blocks: list[Any], revision: str) -> list[Any]:
     """The blocks of a tool's result and those of a prompt, which must not differ."""
-    called = translate.result(tools.CallToolResult(content=blocks, is_error=False), revision)
+    called = translation.result(tools.CallToolResult(content=blocks, is_error=False), revision)
     messages = [prompts.PromptMessage("user", block) for block in blocks]
-    got = translate.result(prompts.GetPromptResult(messages=messages), revision)
+    got = translation.result(prompts.GetPromptResult(messages=messages), revision)
     found: list[Any] = written(called)["content"]
     assert [message["content"] for message in written(got)["messages"]] == found
     return found
@@ -295,23 +304,23 @@ def test_structured_content_that_is_no_object_is_put_into_one_until_2025_11_25(v
     said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     plain = written(value)
     for revision in (V2025_06_18, V2025_11_25):
-        assert written(translate.result(said, revision))["structuredContent"] == {"result": plain}
+        assert written(translation.result(said, revision))["structuredContent"] == {"result": plain}
     for revision in (V2024_11_05, V2025_03_26):
-        assert "structuredContent" not in written(translate.result(said, revision))
-    assert written(translate.result(said, V2026_07_28))["structuredContent"] == plain
+        assert "structuredContent" not in written(translation.result(said, revision))
+    assert written(translation.result(said, V2026_07_28))["structuredContent"] == plain
 
 
 @pytest.mark.parametrize("value", [Raw(b'{"a":1}'), {"a": 1}])
 def test_structured_content_that_is_an_object_stays_as_it_is(value: Any) -> None:
     said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     for revision in (V2025_06_18, V2025_11_25):
-        assert written(translate.result(said, revision))["structuredContent"] == {"a": 1}
+        assert written(translation.result(said, revision))["structuredContent"] == {"a": 1}
 
 
 def test_a_result_without_structured_content_gets_none() -> None:
     said = tools.CallToolResult(content=[], is_error=False)
     for revision in REVISIONS:
-        assert "structuredContent" not in written(translate.result(said, revision))
+        assert "structuredContent" not in written(translation.result(said, revision))
     assert said.structured_content is UNSET
 
 
@@ -325,7 +334,7 @@ def test_an_output_schema_that_is_no_object_is_put_into_one_until_2025_11_25(
     schema: dict[str, Any], revision: str
 ) -> None:
     """Tool.outputSchema has `type: "object"` at its root in 2025-06-18 and 2025-11-25."""
-    said = translate.tool(tools.Tool(name="t", input_schema={"type": "object"}, output_schema=schema), revision)
+    said = translation.tool(tools.Tool(name="t", input_schema={"type": "object"}, output_schema=schema), revision)
     assert said.output_schema is not None
     assert said.output_schema["type"] == "object"
     assert said.output_schema["properties"] == {"result": schema}
@@ -334,7 +343,7 @@ def test_an_output_schema_that_is_no_object_is_put_into_one_until_2025_11_25(
 
 def test_definitions_stay_where_the_references_look_for_them() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/Node"}, "$defs": {"Node": {"type": "integer"}}}
-    wrapped = translate.wrapped_schema(schema)
+    wrapped = translation.wrapped_schema(schema)
     assert wrapped["$defs"] == {"Node": {"type": "integer"}}
     assert "$defs" not in wrapped["properties"]["result"]
 
@@ -348,13 +357,13 @@ def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) 
     """CreateMessageRequest: `tools` and `toolChoice`, and `_meta` on a message, since 2025-11-25; `_meta` on a content
     block since 2025-06-18."""
     block = content.TextContent(text="t", meta=OWN, annotations=NOTES)
-    asked = inputs.CreateMessageParams(
-        messages=[inputs.SamplingMessage("user", block, meta=OWN)],
+    asked = client_features.CreateMessageParams(
+        messages=[client_features.SamplingMessage("user", block, meta=OWN)],
         max_tokens=5,
         tools=[tools.Tool(name="t", input_schema={"type": "object"})],
         tool_choice=tools.ToolChoice("auto"),
     )
-    found = written(translate.question(asked, revision))
+    found = written(translation.question(asked, revision))
     assert ("tools" in found) == ("toolChoice" in found) == (revision >= V2025_11_25)
     (message,) = found["messages"]
     assert ("_meta" in message) == (revision >= V2025_11_25)
@@ -366,8 +375,8 @@ def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) 
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26, V2025_06_18])
 def test_before_2025_11_25_a_message_has_one_block(revision: str) -> None:
     """SamplingMessage.content is an array, too, since 2025-11-25."""
-    one = inputs.CreateMessageParams(
-        messages=[inputs.SamplingMessage("user", [content.TextContent(text="t")])], max_tokens=5
+    one = client_features.CreateMessageParams(
+        messages=[client_features.SamplingMessage("user", [content.TextContent(text="t")])], max_tokens=5
     )
-    (message,) = written(translate.question(one, revision))["messages"]
+    (message,) = written(translation.question(one, revision))["messages"]
     assert message["content"] == {"type": "text", "text": "t"}

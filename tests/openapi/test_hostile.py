@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from portico import Client, Server, ToolError, UsageError
-from portico.openapi.document import read_document
+from portico.server.providers.openapi.document import read_document
 
 SOUND = {"get": {"operationId": "sound", "responses": {}}}
 # Of the processor, where a quadratic way would take minutes.

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from portico import Client, MCPType, RouteMap, Server, UsageError
-from portico.openapi import shape
-from portico.openapi.document import MOST_NODES, read_document
-from portico.openapi.schemas import Schemas
+from portico.server.providers.openapi import binding
+from portico.server.providers.openapi.document import MOST_NODES, read_document
+from portico.server.providers.openapi.schemas import Schemas
 
 
 def document(schemas: dict[str, Any], version: str = "3.0.3", **operation: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def test_a_body_is_flattened_only_where_no_name_clashes() -> None:
 
 
 async def test_what_reaches_too_much_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape, "MOST_OUTPUT", 2000)
+    monkeypatch.setattr(binding, "MOST_OUTPUT", 2000)
     schemas = {
         f"S{n}": {
             "type": "object",

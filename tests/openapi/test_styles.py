@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portico import ToolError
-from portico.openapi.styles import in_header, in_path, in_query
+from portico.server.providers.openapi.parameter_styles import in_header, in_path, in_query
 
 ARRAY = ["blue", "black", "brown"]
 OBJECT = {"R": 100, "G": 200, "B": 150}

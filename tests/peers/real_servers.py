@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import node
 from portico import Client
-from portico.wire.errors import Error, ProtocolError, ToolError
+from portico.protocol.errors import Error, ProtocolError, ToolError
 
 HOME = Path(os.environ.get("PORTICO_REAL_SERVERS") or node.CACHE / "real-servers")
 ERAS = ("2026-07-28", "2025-11-25")

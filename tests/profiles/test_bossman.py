@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from portico.cli import serve as serving
-from portico.cli.forms import parser_for
-from portico.services import assembly
+from portico.cli.specs import parser_for
+from portico_services import assembly
 
 Serve = Callable[..., Awaitable[Any]]
 

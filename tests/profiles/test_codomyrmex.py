@@ -16,10 +16,10 @@ import jsonschema_rs
 import pytest
 
 from portico import Client, Server, UsageError
-from portico.contracts import MCPToolCall, MCPToolResult, call
-from portico.services import assembly, settings
-from portico.services.contracts.definitions import is_invocation
-from portico.services.limits import too_often
+from portico_services import assembly, settings
+from portico_services.contracts.api import MCPToolCall, MCPToolResult, call
+from portico_services.contracts.definitions import is_invocation
+from portico_services.rate_limit import too_often
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
@@ -103,7 +103,7 @@ async def test_a_job_can_be_cancelled(codomyrmex: Any) -> None:
 
 OWN = """
 from portico import Server
-from portico.contracts import MCPErrorDetail, MCPToolResult
+from portico_services.contracts.api import MCPErrorDetail, MCPToolResult
 
 server = Server("my_module", version="1.2.3")
 
@@ -147,7 +147,7 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
 
 PLAIN_WORDS = """
 from portico import Server, ToolError
-from portico.contracts import MCPErrorDetail, MCPToolResult
+from portico_services.contracts.api import MCPErrorDetail, MCPToolResult
 
 server = Server("my_module")
 
@@ -293,7 +293,7 @@ async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
     assert (failed["status"], failed["isError"]) == ("failure", True)
     check(failed)
     _, _, log = await child.end()
-    lines = [line for line in log.splitlines() if "portico.contracts" in line]
+    lines = [line for line in log.splitlines() if "portico_services.contracts.api" in line]
     assert sum("spec_list'" in line for line in lines) == 2
     assert sum("'nobody.knows_it'" in line for line in lines) == 2
 

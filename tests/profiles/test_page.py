@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from portico.services import profiles
-from portico.services.settings import ServerIdentity, ServeSettings, Serving
-from portico.services.shape_settings import ServiceShape
+from portico_services.profiles import loader
+from portico_services.profiles.settings import ServiceShape
+from portico_services.settings import ServerIdentity, ServeSettings, Serving
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
@@ -35,7 +35,7 @@ def test_there_are_samples() -> None:
 
 
 def test_every_profile_has_a_row() -> None:
-    for name in profiles.names():
+    for name in loader.names():
         assert f"\n| `{name}` |" in PAGE
 
 

@@ -17,13 +17,14 @@ import pytest
 
 from portico import Context, Server, Service, ToolError, ToolResult
 from portico.cli.completion import complete
-from portico.server.calling.tools import Tool
-from portico.services import assembly, profiles, settings, shapes
-from portico.services.assembly import ServicePlace
-from portico.services.envelopes import ERROR
-from portico.services.shape_settings import ServiceShape
-from portico.wire.errors import UsageError
-from portico.wire.revisions import REVISIONS
+from portico.protocol.errors import UsageError
+from portico.protocol.versions import REVISIONS
+from portico.server.components.tools import Tool
+from portico_services import assembly, settings
+from portico_services.assembly import ServicePlace
+from portico_services.profiles import adapter, loader
+from portico_services.profiles.envelope import ERROR
+from portico_services.profiles.settings import ServiceShape
 
 Serve = Callable[..., Awaitable[Any]]
 Connect = Callable[..., Any]
@@ -48,14 +49,14 @@ def test_the_list_has_a_line_for_each() -> None:
     done = portico("profiles", "list")
     assert done.returncode == 0
     _, *rows = done.stdout.splitlines()
-    assert [row.split()[0] for row in rows] == NAMES == profiles.names()
+    assert [row.split()[0] for row in rows] == NAMES == loader.names()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_show_prints_the_file_with_its_comments(name: str) -> None:
     done = portico("profiles", "show", name)
     assert done.returncode == 0
-    assert done.stdout == (profiles.HOME / f"{name}.toml").read_text()
+    assert done.stdout == (loader.HOME / f"{name}.toml").read_text()
     assert done.stdout.startswith("# ")
     assert tomllib.loads(done.stdout)["about"]
 
@@ -181,7 +182,7 @@ async def test_a_capability_can_be_taken_away(place: ServicePlace, connect: Conn
 
 def test_a_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert list(shapes.shaped([], ServiceShape(tools=["nobody"]))) == []
+        assert list(adapter.shaped([], ServiceShape(tools=["nobody"]))) == []
     assert "there is no tool 'nobody' to be listed" in caplog.text
 
 
@@ -308,7 +309,7 @@ class Odd(Service):
 
 def odd(**shape: Any) -> Server:
     server = Server("odd", version="1")
-    for offered in shapes.shaped(Odd().offers(), ServiceShape(**shape)):
+    for offered in adapter.shaped(Odd().offers(), ServiceShape(**shape)):
         server.add(offered)
     return server
 
@@ -358,12 +359,12 @@ async def test_an_envelope_is_there_as_long_as_there_is_no_structured_content(co
 async def test_an_envelope_can_be_asked_for_later_on(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
     modern = revision == REVISIONS[-1]
-    meta = {**(wire.envelope() if modern else {}), shapes.ENVELOPE: True}
+    meta = {**(wire.envelope() if modern else {}), adapter.ENVELOPE: True}
     result = (await wire.request("tools/call", {"name": "works", "_meta": meta}))["result"]
-    assert result["_meta"][shapes.ENVELOPE]["data"] == {"number": 1}
+    assert result["_meta"][adapter.ENVELOPE]["data"] == {"number": 1}
     assert ("io.modelcontextprotocol/serverInfo" in result["_meta"]) is modern
     failed = (await wire.request("tools/call", {"name": "refuses", "_meta": meta}))["result"]
-    assert failed["_meta"][shapes.ENVELOPE]["error"]["message"] == "Not now; ask works."
+    assert failed["_meta"][adapter.ENVELOPE]["error"]["message"] == "Not now; ask works."
 
 
 @pytest.mark.broken_frames("the profile wants members that no revision has")
@@ -416,7 +417,7 @@ async def test_one_service_can_have_strict_arguments(connect: Connect, strict: b
 
 def test_schemas_can_be_plain() -> None:
     plain = next(
-        one for one in shapes.shaped(Odd().offers(), ServiceShape(plain_schemas=True)) if isinstance(one, Tool)
+        one for one in adapter.shaped(Odd().offers(), ServiceShape(plain_schemas=True)) if isinstance(one, Tool)
     )
     assert plain.definition.input_schema["properties"] == {
         "number": {"type": "number", "default": 1, "multipleOf": 1},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico.services import assembly
+from portico_services import assembly
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 

@@ -13,7 +13,7 @@ import pytest
 
 import sources
 from portico.extend import Call, Handler
-from portico.services import assembly
+from portico_services import assembly
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 

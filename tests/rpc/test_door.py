@@ -15,9 +15,8 @@ import pytest
 
 from knock import knock
 from portico import Context, ProtocolError, Server, ToolError
-from portico.rpc.call import Call
-from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
-from portico.wire.revisions import (
+from portico.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
+from portico.protocol.versions import (
     HANDSHAKE,
     MODERN_REVISIONS,
     V2024_11_05,
@@ -26,6 +25,7 @@ from portico.wire.revisions import (
     V2025_11_25,
     V2026_07_28,
 )
+from portico.rpc.call import Call
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 UNSUPPORTED_VERSION = -32022

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portico import Server
-from portico.wire.revisions import MODERN
+from portico.protocol.versions import MODERN
 
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,

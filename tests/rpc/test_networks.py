@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from portico.gateway.health import UpstreamHealth
+from portico.protocol.errors import BadStatus
 from portico.rpc.call import Call
+from portico.rpc.fair_queue import caller_of
 from portico.rpc.networks import network_of
-from portico.rpc.turns import caller_of
-from portico.wire.errors import BadStatus
+from portico_gateway.gateway.circuit_breaker import UpstreamHealth
 
 
 def call_from(address: str | None) -> Call:

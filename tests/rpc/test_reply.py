@@ -12,10 +12,10 @@ import pytest
 from msgspec import Raw
 
 from portico import Context, Server
+from portico.protocol.errors import Closed
+from portico.protocol.notifications import PROGRESS, ProgressParams, read_progress
+from portico.protocol.versions import MODERN, REVISIONS
 from portico.rpc.call import Listening, Reply
-from portico.wire.errors import Closed
-from portico.wire.notices import PROGRESS, ProgressParams, read_progress
-from portico.wire.revisions import MODERN, REVISIONS
 
 PATIENCE = 10.0
 

@@ -36,9 +36,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
-from portico.schema import SchemaError
-from portico.schema.describe import Field, object_schema, schema
-from portico.schema.docstrings import Docstring, parse_docstring
+from portico.jsonschema import SchemaError
+from portico.jsonschema.docstrings import Docstring, parse_docstring
+from portico.jsonschema.generation import Field, object_schema, schema
 
 T = TypeVar("T")
 
@@ -475,7 +475,7 @@ def test_every_schema_is_valid_2020_12() -> None:
 
 def test_schemas_are_the_same_in_every_process() -> None:
     program = (
-        "from portico.schema.describe import *; import json;"
+        "from portico.jsonschema.generation import *; import json;"
         "print(json.dumps(object_schema([Field('a', set[str], set('hello world'))])))"
     )
     runs = {
@@ -487,9 +487,7 @@ def test_schemas_are_the_same_in_every_process() -> None:
 
 
 def test_pydantic_is_not_imported() -> None:
-    program = (
-        "import sys, portico.schema.describe; assert not {'pydantic', 'annotated_types', 'asyncio'} & set(sys.modules)"
-    )
+    program = "import sys, portico.jsonschema.generation; assert not {'pydantic', 'annotated_types', 'asyncio'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from portico.schema import SchemaError
-from portico.schema.forms import as_form, misfit
+from portico.jsonschema import SchemaError
+from portico.jsonschema.elicitation_forms import as_form, misfit
 
 TITLED = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
 

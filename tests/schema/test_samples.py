@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from schemas_by_chance import SCHEMAS
 
-from portico.schema import check
-from portico.schema.dialects import as_property, draft07
-from portico.schema.samples import NotUnderstood, Unsayable, sample, text_matching
+from portico.jsonschema import validation
+from portico.jsonschema.dialects import as_property, draft07
+from portico.jsonschema.examples import NotUnderstood, Unsayable, sample, text_matching
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_is_not_understood_is_said_to_be(pattern: str) -> None:
 )
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
-    assert check.complaints(schema, sample(schema, full=full)) == []
+    assert validation.complaints(schema, sample(schema, full=full)) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -102,7 +102,7 @@ def test_a_sample_fits_whatever_schema(schema: dict[str, Any]) -> None:
         found = sample(schema)
     except Unsayable:
         return
-    assert check.complaints(schema, found) == []
+    assert validation.complaints(schema, found) == []
 
 
 def test_what_the_schema_gives_as_an_example_is_taken() -> None:
@@ -124,14 +124,14 @@ def test_a_schema_that_contains_itself_without_end_is_not_followed() -> None:
 
 
 def test_a_schema_from_the_network_is_not_fetched() -> None:
-    with pytest.raises(check.Unfit):
-        check.complaints({"$ref": "https://127.0.0.1:9/schema.json"}, {})
+    with pytest.raises(validation.Unfit):
+        validation.complaints({"$ref": "https://127.0.0.1:9/schema.json"}, {})
 
 
 def test_a_schema_that_is_too_heavy_is_not_used() -> None:
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
-    with pytest.raises(check.Unfit):
-        check.complaints({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
+    with pytest.raises(validation.Unfit):
+        validation.complaints({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
 
 
 def doubling(refer: Callable[[int], str], **named: Callable[[int], str]) -> dict[str, Any]:
@@ -161,9 +161,9 @@ def doubling(refer: Callable[[int], str], **named: Callable[[int], str]) -> dict
     ],
 )
 def test_however_a_schema_refers_to_its_parts_they_are_counted(schema: dict[str, Any]) -> None:
-    with pytest.raises(check.Unfit, match="too often"):
-        check.complaints(schema, [1])
-    assert check.complaints({"$ref": "#b", "$defs": {"d": {"$anchor": "b", "type": "integer"}}}, 1) == []
+    with pytest.raises(validation.Unfit, match="too often"):
+        validation.complaints(schema, [1])
+    assert validation.complaints({"$ref": "#b", "$defs": {"d": {"$anchor": "b", "type": "integer"}}}, 1) == []
 
 
 def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
@@ -181,7 +181,7 @@ def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> Non
     deep: Any = 3
     for _ in range(12):
         deep = {"p0": deep, "p1": deep}
-    found = check.complaints(schema, {"tree": deep, "name": 3, "extra": 1})
+    found = validation.complaints(schema, {"tree": deep, "name": 3, "extra": 1})
     assert {one.path for one in found} >= {"name", "other", "extra"}
 
 
@@ -190,7 +190,7 @@ def test_the_path_of_a_complaint_leads_to_the_place() -> None:
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer"}}}}},
     }
-    [one] = check.complaints(schema, {"a": [{"b": 1}, {"b": "x"}]})
+    [one] = validation.complaints(schema, {"a": [{"b": 1}, {"b": "x"}]})
     assert (one.path, one.keyword, one.received) == ("a[1].b", "type", "x")
 
 
@@ -232,7 +232,7 @@ def test_a_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
         found = sample(schema)
     except Unsayable:
         return
-    assert check.complaints(draft07(schema), found) == []
+    assert validation.complaints(draft07(schema), found) == []
 
 
 # As a part of another
@@ -256,4 +256,4 @@ def test_references_still_lead_to_the_same_place_inside_another_schema() -> None
         "#/properties/result/not",
     ]
     assert inner["not"] == {"const": {"$ref": "#"}}
-    assert check.complaints(outer, {"result": ["a", 1, [["b"]]]}) == []
+    assert validation.complaints(outer, {"result": ["a", 1, [["b"]]]}) == []

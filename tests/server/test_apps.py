@@ -13,7 +13,7 @@ import ext_apps
 import node
 from portico import AppPage, Client, Gateway, Server, UsageError
 from portico.extend import Call, ClientCapabilities
-from portico.wire.apps import EXTENSION, PAGE_TYPE, SHOWN, shows_pages
+from portico.protocol.apps import EXTENSION, PAGE_TYPE, SHOWN, shows_pages
 
 HTML = "<!doctype html><p>Cart</p>"
 HOST = ClientCapabilities(extensions={EXTENSION: {"mimeTypes": [PAGE_TYPE]}})

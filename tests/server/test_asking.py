@@ -13,14 +13,14 @@ from msgspec import Raw
 
 from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
+from portico.protocol.client_features import InputRequest, InputRequiredResult, ModelPreferences, SamplingMessage
+from portico.protocol.content import TextContent, ToolResultContent, ToolUseContent
+from portico.protocol.errors import Refused
+from portico.protocol.jsonrpc import encode
+from portico.protocol.tools import CallToolResult
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS
 from portico.rpc.call import Call
-from portico.server.asking.request_state import binding
-from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
-from portico.wire.errors import Refused
-from portico.wire.inputs import InputRequest, InputRequiredResult, ModelPreferences, SamplingMessage
-from portico.wire.jsonrpc import encode
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
-from portico.wire.tools import CallToolResult
+from portico.server.context.request_state import binding
 
 Connect = Callable[..., Any]
 
@@ -436,7 +436,7 @@ def test_a_state_belongs_to_a_principal_whatever_it_may_do_now() -> None:
 def test_a_state_can_be_opened_by_another_process() -> None:
     """basic#statelessness: the order of a set is another in each process."""
     code = (
-        "from portico.auth.principal import Principal; from portico.server.asking.request_state import binding;"
+        "from portico.auth.principal import Principal; from portico.server.context.request_state import binding;"
         "print(binding('m', 't', {}, Principal('ada', frozenset('abcdef'))).hex())"
     )
     said = {

@@ -10,7 +10,7 @@ import pytest
 
 from portico import Server, Service, UsageError
 from portico.extend import Annotations, Icon
-from portico.server.skills.skills import Skills
+from portico.server.skills.service import Skills
 
 
 def hello() -> str:

@@ -11,8 +11,8 @@ import pytest
 
 from portico import Client, ProtocolError, Server
 from portico.extend import InvalidParams
-from portico.wire.completion import Completion
-from portico.wire.revisions import REVISIONS
+from portico.protocol.completion import Completion
+from portico.protocol.versions import REVISIONS
 
 Connect = Callable[..., Any]
 

@@ -15,11 +15,17 @@ import pytest
 from pydantic import BaseModel
 
 from portico import Client, Context, ProtocolError, Server, ToolError
-from portico.wire.content import TextContent
-from portico.wire.errors import Refused
-from portico.wire.inputs import CreateMessageParams, CreateMessageResult, ElicitParams, ElicitResult, Root
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
-from portico.wire.tools import Tool as Definition
+from portico.protocol.client_features import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    Root,
+)
+from portico.protocol.content import TextContent
+from portico.protocol.errors import Refused
+from portico.protocol.tools import Tool as Definition
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS
 
 Connect = Callable[..., Any]
 
@@ -163,7 +169,7 @@ async def test_an_answer_of_another_kind_is_told_to_the_model(
 ) -> None:
     server = asking(response_type)
     # Our client would not send it.
-    monkeypatch.setattr("portico.client.inputs.misfit", lambda form, content: None)
+    monkeypatch.setattr("portico.client.input_handlers.misfit", lambda form, content: None)
     text = await text_of(server, "ask", revision=revision, elicitation_handler=lambda asked: content)
     assert "The answer to the question" in text
     assert "error id" not in text

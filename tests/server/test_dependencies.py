@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Depends, Server, ToolError
-from portico.server.calling import dependencies
+from portico.server.components import dependencies
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="none")
 

@@ -10,19 +10,19 @@ import pytest
 
 from portico import Client, Server, ToolError
 from portico.extend import Call
-from portico.server.shaping.arguments import ArgTransform
-from portico.server.shaping.transforms import ToolTransform, ToolTransformConfig
-from portico.wire import paging
-from portico.wire.errors import InvalidParams, MethodNotFound, ProtocolError
-from portico.wire.paging import Paging
-from portico.wire.tools import CallToolResult, ListToolsResult, Tool
+from portico.protocol import pagination
+from portico.protocol.errors import InvalidParams, MethodNotFound, ProtocolError
+from portico.protocol.pagination import Paging
+from portico.protocol.tools import CallToolResult, ListToolsResult, Tool
+from portico.server.transforms.arguments import ArgTransform
+from portico.server.transforms.builtin import ToolTransform, ToolTransformConfig
 
 MOST = 20
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "MOST_PAGES", MOST)
+    monkeypatch.setattr(pagination, "MOST_PAGES", MOST)
 
 
 def endless(cursor: Callable[[], str]) -> tuple[Any, list[str]]:
@@ -86,5 +86,5 @@ async def test_a_tool_that_is_to_have_another_shape_is_not_looked_for_without_en
 def test_a_list_has_so_many_entries() -> None:
     way = Paging()
     assert way.after("1", 10) == "1" and not way.endless
-    assert way.after("2", paging.MOST_ENTRIES) is None and way.endless
+    assert way.after("2", pagination.MOST_ENTRIES) is None and way.endless
     assert Paging().after(None, 1) is None

@@ -48,8 +48,6 @@ from portico import (
     lifespan,
     require_scopes,
 )
-from portico.access.rules import AccessRules
-from portico.access.tables import read_rules
 from portico.auth.principal import Principal
 from portico.extend import (
     LATEST,
@@ -62,9 +60,11 @@ from portico.extend import (
     ReadResourceContents,
     Root,
 )
-from portico.faces.search import SearchFace
-from portico.wire.errors import TooManyRequests, Unknown
-from portico.wire.inputs import InputRequest
+from portico.protocol.client_features import InputRequest
+from portico.protocol.errors import TooManyRequests, Unknown
+from portico.search.tool_search import SearchFace
+from portico_gateway.policy.engine import AccessRules
+from portico_gateway.policy.settings import read_rules
 
 
 class TextContent(BaseModel):

@@ -8,9 +8,9 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, Gateway, Server, Service
+from portico.protocol.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
 from portico.rpc.call import Call
-from portico.server.guard import Decision, Kind, Owned, Passage, Sight
-from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
+from portico.server.policy.interfaces import Decision, Kind, Owned, Passage, Sight
 
 
 class Only:

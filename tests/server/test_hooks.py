@@ -22,7 +22,7 @@ from portico import (
     ToolError,
 )
 from portico.extend import REVISIONS
-from portico.wire.errors import InternalError
+from portico.protocol.errors import InternalError
 
 
 def made(*middleware: Any) -> tuple[Server, list[int]]:

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from portico import Client, ProtocolError, Server, ToolError
+from portico.protocol.content import TextContent
+from portico.protocol.errors import InvalidRequest
+from portico.protocol.tools import CallToolResult
+from portico.protocol.versions import HANDSHAKE, REVISIONS
 from portico.rpc.call import Call, Handler, Middleware
-from portico.wire.content import TextContent
-from portico.wire.errors import InvalidRequest
-from portico.wire.revisions import HANDSHAKE, REVISIONS
-from portico.wire.tools import CallToolResult
 
 Connect = Callable[..., Any]
 

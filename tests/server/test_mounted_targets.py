@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server, SyncClient, ToolError, UsageError
-from portico.server.endpoint import exchange
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire.errors import ResourceNotFound, Unknown
-from portico.wire.revisions import REVISIONS, Revision
+from portico.protocol.errors import ResourceNotFound, Unknown
+from portico.protocol.versions import REVISIONS, Revision
+from portico.server.http import exchange
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 PATIENCE = 10.0
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, ProtocolError, Server, ToolError, UsageError
+from portico.protocol.client_features import ElicitParams
+from portico.protocol.content import ResourceLink, TextContents
+from portico.protocol.errors import MethodNotFound
+from portico.protocol.meta import SERVER_INFO
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import HANDSHAKE, REVISIONS
 from portico.rpc.call import Call
-from portico.server.registry import mounts
+from portico.server.providers import mount
 from portico.server.registry.catalog import Catalog
-from portico.wire.content import ResourceLink, TextContents
-from portico.wire.errors import MethodNotFound
-from portico.wire.inputs import ElicitParams
-from portico.wire.meta import SERVER_INFO
-from portico.wire.revisions import HANDSHAKE, REVISIONS
-from portico.wire.subscriptions import Filter
 
 Connect = Callable[..., Any]
 
@@ -450,8 +450,8 @@ async def test_a_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.M
     await tools_of(server)
     assert len(looked_at) == 200
     renamed: list[Any] = []
-    outward = mounts._outward_entry
-    monkeypatch.setattr(mounts, "_outward_entry", lambda *given: (renamed.append(given), outward(*given))[1])
+    outward = mount._outward_entry
+    monkeypatch.setattr(mount, "_outward_entry", lambda *given: (renamed.append(given), outward(*given))[1])
     mounted[0].tool("new")(lambda: "")
     await tools_of(server)
     assert len(renamed) == 6  # those of the one that changed

@@ -8,7 +8,7 @@ import pytest
 
 from portico import Client, Server, ToolError, Transform
 from portico.extend import REVISIONS
-from portico.wire.errors import InternalError, InvalidParams, ResourceNotFound
+from portico.protocol.errors import InternalError, InvalidParams, ResourceNotFound
 
 START = "my-"
 

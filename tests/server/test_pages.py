@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from portico import Client, Server
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.server.calling.tools import Tool
-from portico.wire.revisions import REVISIONS
+from portico.server.components.tools import Tool
 
 Connect = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
 
 ASKING = [revision for revision in REVISIONS if revision >= "2025-06-18"]
 

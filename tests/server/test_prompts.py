@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from portico import Client, Context, Image, ProtocolError, Server, ToolError
-from portico.wire.content import AudioContent, ResourceLink, TextContent
-from portico.wire.meta import Icon
-from portico.wire.prompts import GetPromptResult, PromptMessage
-from portico.wire.revisions import REVISIONS
+from portico.protocol.content import AudioContent, ResourceLink, TextContent
+from portico.protocol.meta import Icon
+from portico.protocol.prompts import GetPromptResult, PromptMessage
+from portico.protocol.versions import REVISIONS
 
 Connect = Callable[..., Any]
 

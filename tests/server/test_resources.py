@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, File, Image, ProtocolError, Server, ToolError, UsageError
-from portico.wire.content import Annotations, BlobContents, TextContents
-from portico.wire.meta import Icon
-from portico.wire.revisions import HANDSHAKE, REVISIONS
-from portico.wire.subscriptions import Filter
+from portico.protocol.content import Annotations, BlobContents, TextContents
+from portico.protocol.meta import Icon
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import HANDSHAKE, REVISIONS
 
 Connect = Callable[..., Any]
 

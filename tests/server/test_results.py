@@ -19,8 +19,7 @@ from msgspec import Struct
 from pydantic import BaseModel, Field
 
 from portico import Audio, Client, File, Image, Server, ToolResult, UsageError
-from portico.server.calling.tools import Tool
-from portico.wire.content import (
+from portico.protocol.content import (
     Annotations,
     AudioContent,
     EmbeddedResource,
@@ -29,8 +28,9 @@ from portico.wire.content import (
     TextContent,
     TextContents,
 )
-from portico.wire.revisions import REVISIONS
-from portico.wire.tools import CallToolResult
+from portico.protocol.tools import CallToolResult
+from portico.protocol.versions import REVISIONS
+from portico.server.components.tools import Tool
 
 Connect = Callable[..., Any]
 

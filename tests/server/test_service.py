@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, ProtocolError, Server, Service, UsageError, completion, prompt, resource, tool
-from portico.server.calling.tools import Tool
-from portico.wire.revisions import HANDSHAKE, REVISIONS
-from portico.wire.subscriptions import Filter
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import HANDSHAKE, REVISIONS
+from portico.server.components.tools import Tool
 
 EVERYTHING = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
 TOOLS = "notifications/tools/list_changed"

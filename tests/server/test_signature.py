@@ -24,9 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
-from portico.schema.problems import Problem
-from portico.server.calling.signature import ArgumentError, Signature, signature_of
-from portico.wire.errors import UsageError
+from portico.jsonschema.argument_issues import Problem
+from portico.protocol.errors import UsageError
+from portico.server.components.signature import ArgumentError, Signature, signature_of
 
 T = TypeVar("T")
 

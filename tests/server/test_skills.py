@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from portico import Client, ProtocolError, Server, Skills, UsageError, beneath
+from portico import Client, ProtocolError, Server, Skills, UsageError, safe_open
+from portico.protocol.versions import HANDSHAKE, REVISIONS
 from portico.server.skills.directory import SkillDirectory
-from portico.wire.revisions import HANDSHAKE, REVISIONS
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\xff"
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights that not everybody has there")
@@ -383,8 +383,8 @@ async def test_a_folder_that_is_exchanged_after_it_was_looked_at_leads_nowhere(
 ) -> None:
     """Whoever may write in the folder can put a link where a directory was, between our look and our opening."""
     if way == "by steps":
-        monkeypatch.setattr(beneath, "_KERNEL_HAS_IT", False)
-    elif not beneath._has_openat2():
+        monkeypatch.setattr(safe_open, "_KERNEL_HAS_IT", False)
+    elif not safe_open._has_openat2():
         pytest.skip("this kernel has no openat2")
     outside = tmp_path / "outside"
     write(outside, "FORMS.md", "stolen\n")

@@ -12,13 +12,13 @@ import pytest
 from msgspec import Raw
 
 from portico import Context, Server
+from portico.protocol.errors import InvalidParams
+from portico.protocol.meta import ClientCapabilities
+from portico.protocol.versions import MODERN
 from portico.rpc.call import Call
-from portico.rpc.door import respond
-from portico.server.asking.request_state import State
-from portico.server.asking.spent import SpentStates
-from portico.wire.errors import InvalidParams
-from portico.wire.meta import ClientCapabilities
-from portico.wire.revisions import MODERN
+from portico.rpc.dispatcher import respond
+from portico.server.context.replay_guard import SpentStates
+from portico.server.context.request_state import State
 
 ANSWER = {"elicitation-1": {"action": "accept", "content": {"value": "yes"}}}
 

@@ -26,16 +26,16 @@ print(*sys.modules, file=sys.stderr)
 MOST_MODULES = 70
 # For bodies that ask, for those that depend on something, for mounts, rules, templates, wrong arguments.
 LATER = {
-    "portico.rpc.questions",
-    "portico.schema.problems",
-    "portico.server.asking.context",
-    "portico.server.asking.request_state",
-    "portico.server.calling.dependencies",
-    "portico.server.calling.mistakes",
-    "portico.server.guard",
-    "portico.server.ownership",
-    "portico.server.registry.mounts",
-    "portico.wire.uris",
+    "portico.rpc.client_requests",
+    "portico.jsonschema.argument_issues",
+    "portico.server.context.context",
+    "portico.server.context.request_state",
+    "portico.server.components.dependencies",
+    "portico.server.components.argument_repair",
+    "portico.server.policy.interfaces",
+    "portico.server.policy.ownership",
+    "portico.server.providers.mount",
+    "portico.protocol.uri_template",
 }
 # Ours would be the only ones to import these.
 NOT_BY_US = {"bisect", "copy", "hashlib", "hmac", "importlib.util", "tempfile"}
@@ -50,7 +50,7 @@ def loaded(program: str, said: str = "") -> set[str]:
 def test_a_start_loads_what_every_server_needs_and_no_more() -> None:
     modules = loaded(SERVER, json.dumps(INITIALIZE) + "\n")
     ours = {name for name in modules if name.split(".")[0] == "portico"}
-    assert "portico.transport.stdio" in ours
+    assert "portico.transports.stdio" in ours
     assert ours.isdisjoint(LATER)
     assert len(ours) <= MOST_MODULES
     assert modules.isdisjoint(NOT_BY_US)

@@ -10,11 +10,11 @@ import pytest
 
 from portico import Client, Server
 from portico.extend import Call, Closed, Listening
-from portico.rpc.relay import ChangeRelay
+from portico.protocol.subscriptions import Filter
+from portico.protocol.versions import HANDSHAKE
+from portico.rpc.change_relay import ChangeRelay
 from portico.server.registry import subscriptions
 from portico.server.registry.subscriptions import Subscriber
-from portico.wire.revisions import HANDSHAKE
-from portico.wire.subscriptions import Filter
 
 Connect = Callable[..., Any]
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server, ToolError
-from portico.rpc import turns
+from portico.protocol.versions import REVISIONS
+from portico.rpc import fair_queue
 from portico.rpc.call import Call
-from portico.server.calling.runtime import Threads
-from portico.wire.revisions import REVISIONS
+from portico.server.components.runtime import Threads
 
 Connect = Callable[..., Any]
 
@@ -453,7 +453,7 @@ async def test_the_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
 async def test_beyond_a_bound_a_caller_is_told_when_to_come_back(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_WAITING", 3)
+    monkeypatch.setattr(fair_queue, "MOST_WAITING", 3)
     server = ordered([], gate)
     async with Client(server, revision=revision, principal="ada") as many, Client(server, principal="bob") as one:
         calls = [asyncio.create_task(many.call_tool("work", {"who": "ada"}))]
@@ -493,7 +493,7 @@ async def test_a_call_that_was_cancelled_while_it_waited_does_not_count(gate: Ga
 async def test_the_bound_holds_after_calls_that_were_cancelled_while_they_waited(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_WAITING", 3)
+    monkeypatch.setattr(fair_queue, "MOST_WAITING", 3)
     server = ordered([], gate)
     async with Client(server, principal="ada") as client:
 

@@ -15,11 +15,11 @@ import pytest
 
 from portico import Client, Context, Image, ProtocolError, Server, ToolError, ToolResult, UsageError
 from portico.auth.principal import Principal
-from portico.server.calling.checks import VERSION
-from portico.server.calling.tools import Tool
-from portico.wire.meta import Icon
-from portico.wire.revisions import REVISIONS
-from portico.wire.tools import ToolAnnotations
+from portico.protocol.meta import Icon
+from portico.protocol.tools import ToolAnnotations
+from portico.protocol.versions import REVISIONS
+from portico.server.components.tools import Tool
+from portico.server.components.validation import VERSION
 
 Connect = Callable[..., Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, Service
-from portico.services.memory import Memory
-from portico.services.tasks import Tasks
 from portico.store import sqlite
+from portico_services.memory import Memory
+from portico_services.workitems import Tasks
 
 PATIENCE = 60.0
 WRITES = [

@@ -14,8 +14,8 @@ import pytest
 
 from pauses import is_short
 from portico import Client, Service
-from portico.services import assembly
-from portico.wire.errors import Error
+from portico.protocol.errors import Error
+from portico_services import assembly
 
 FULL = 3_900_000
 TRIES = 3

@@ -10,10 +10,10 @@ import pytest
 
 from portico import Client, ProtocolError, Server, Service, ToolError, tool
 from portico.extend import Principal, Tool
-from portico.services import assembly
-from portico.services.settings import ServeSettings
-from portico.services.system import System
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico_services import assembly
+from portico_services.settings import ServeSettings
+from portico_services.system import System
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 from portico import Client, Server, ToolError
 from portico.auth.principal import OPERATOR
 from portico.extend import Principal, serve_http
-from portico.services import assembly
-from portico.services.settings import ServeSettings
-from portico.services.system.audit import verify
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services import assembly
+from portico_services.settings import ServeSettings
+from portico_services.system.audit_log import verify
 
 PATIENCE = 30.0
 
@@ -83,7 +83,7 @@ async def test_a_service_that_is_none_or_cannot_be_had_is_told_so(server: Server
         for tool in ("service_enable", "service_disable"):
             with pytest.raises(ToolError, match="There is no service 'operator'"):
                 await client.call_tool(tool, {"name": "operator"})
-        monkeypatch.setitem(assembly.HOMES, "memory", ("portico.services.nowhere", "Memory"))
+        monkeypatch.setitem(assembly.HOMES, "memory", ("portico_services.nowhere", "Memory"))
         with pytest.raises(ToolError, match="cannot be switched on: it needs a package"):
             await client.call_tool("service_enable", {"name": "memory"})
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server
-from portico.services import projects, repository
-from portico.services.projects import Projects
-from portico.services.repository import Where
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services import git_project
+from portico_services import project_resolver as projects
+from portico_services.git_project import Where
+from portico_services.project_resolver import Projects
 
 Connect = Callable[..., Any]
 HANDSHAKES = REVISIONS[:-1]
@@ -45,14 +46,14 @@ def repo(folder: Path, remote: str = "") -> Path:
 
 def test_two_folders_of_one_name_are_two_projects(tmp_path: Path) -> None:
     one, other = repo(tmp_path / "x" / "app"), repo(tmp_path / "y" / "app")
-    assert repository.look(one).project != repository.look(other).project
-    assert repository.look(one).former == repository.look(other).former == "folder/app"
+    assert git_project.look(one).project != git_project.look(other).project
+    assert git_project.look(one).former == git_project.look(other).former == "folder/app"
 
 
 def test_a_folder_without_a_repository_goes_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    assert repository.look(tmp_path / "x").project == f"path{tmp_path}/x"
-    assert repository.look("/").project == "path/"
+    assert git_project.look(tmp_path / "x").project == f"path{tmp_path}/x"
+    assert git_project.look("/").project == "path/"
 
 
 @pytest.mark.parametrize("remote", ["", "../elsewhere/app.git"])
@@ -64,8 +65,8 @@ def test_worktrees_of_one_repository_are_one_project(tmp_path: Path, remote: str
     (inside / "commondir").write_text("../..\n")
     tree.mkdir(parents=True)
     (tree / ".git").write_text(f"gitdir: {inside}\n")
-    there = repository.look(tree)
-    assert (there.project, there.branch, there.root) == (repository.look(one).project, "fix", str(tree))
+    there = git_project.look(tree)
+    assert (there.project, there.branch, there.root) == (git_project.look(one).project, "fix", str(tree))
     # What was stored when it was a project of its own is still seen there.
     assert there.former == (f"path{tree}" if not remote else "folder/app")
 
@@ -73,26 +74,26 @@ def test_worktrees_of_one_repository_are_one_project(tmp_path: Path, remote: str
 def test_clones_of_one_repository_are_one_project(tmp_path: Path) -> None:
     one = repo(tmp_path / "one", "git@example.com:Team/shop.git")
     other = repo(tmp_path / "other", "https://ann:secret@example.com:8443/Team/shop/")
-    assert repository.look(one / ".").project == repository.look(other).project == "example.com/Team/shop"
-    assert repository.look(one).former is None
+    assert git_project.look(one / ".").project == git_project.look(other).project == "example.com/Team/shop"
+    assert git_project.look(one).former is None
 
 
 def test_a_remote_on_this_machine_goes_by_its_path(tmp_path: Path) -> None:
     bare = tmp_path / "server" / "shop.git"
     written = [str(bare), f"file://{bare}", "../server/shop.git", f"{bare}/"]
-    found = [repository.look(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
+    found = [git_project.look(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
     assert {one.project for one in found} == {f"path{tmp_path}/server/shop"}
     assert {one.former for one in found} == {"folder/shop"}
-    assert repository.look(repo(tmp_path / "z", str(tmp_path / "other" / "shop.git"))).project != found[0].project
+    assert git_project.look(repo(tmp_path / "z", str(tmp_path / "other" / "shop.git"))).project != found[0].project
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "100%", "ü", "x" * 200])
 def test_whatever_a_folder_is_called_it_fits_a_filter_and_a_label(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name / name / "app"
     folder.mkdir(parents=True)
-    found = repository.look(folder).project
-    assert not set(found) & set(' ,"') and len(found) <= repository.LONGEST_NAME
-    assert found != repository.look(folder.parent).project
+    found = git_project.look(folder).project
+    assert not set(found) & set(' ,"') and len(found) <= git_project.LONGEST_NAME
+    assert found != git_project.look(folder.parent).project
 
 
 # Roots
@@ -113,7 +114,7 @@ async def test_the_clients_root_says_which_project_it_is(revision: str, tmp_path
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_client_without_roots_works_where_the_server_does(revision: str) -> None:
-    here = repository.look().project
+    here = git_project.look().project
     async with Client(asked(Projects()), revision=revision) as client:
         assert await text(client) == here
     async with Client(asked(Projects()), revision=revision, roots=[]) as client:
@@ -164,7 +165,7 @@ async def test_a_client_that_does_not_answer_is_waited_for_once(
     monkeypatch.setattr(projects, "ROOTS_SECONDS", 0.05)
     wire = connect(asked(Projects()))
     await wire.initialize("2025-03-26", {"roots": {}})
-    here = repository.look().project
+    here = git_project.look().project
 
     async def called() -> str:
         return str((await wire.request("tools/call", {"name": "where"}))["result"]["content"][0]["text"])
@@ -185,7 +186,7 @@ async def test_a_refusal_means_no_roots(connect: Connect) -> None:
     question = await wire.receive()
     wire.send({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -32603, "message": "no"}})
     said = (await wire.response(7))["result"]["content"][0]["text"]
-    assert said == repository.look().project
+    assert said == git_project.look().project
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,31 @@ import pytest
 from msgspec import UNSET, Raw
 
 from portico import Client, Context, ProtocolError, Server, ToolError, ToolResult, UsageError
+from portico.protocol import errors, notifications
+from portico.protocol.client_features import (
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    InputRequest,
+    InputRequiredResult,
+)
+from portico.protocol.content import TextContent
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    ServerCapabilities,
+)
+from portico.protocol.subscriptions import Filter
+from portico.protocol.tools import CallToolResult, ListToolsResult
+from portico.protocol.tools import Tool as Definition
+from portico.protocol.versions import HANDSHAKE, MODERN, NEWEST_HANDSHAKE, REVISIONS
 from portico.rpc.call import Call
-from portico.server.calling.tools import Tool
-from portico.transport.http.exchange import Exchange, Settings
-from portico.transport.http.listener import Listener
-from portico.wire import errors, notices
-from portico.wire.content import TextContent
-from portico.wire.discover import DiscoverResult
-from portico.wire.inputs import CreateMessageResult, ElicitFormParams, ElicitResult, InputRequest, InputRequiredResult
-from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID, ServerCapabilities
-from portico.wire.revisions import HANDSHAKE, MODERN, NEWEST_HANDSHAKE, REVISIONS
-from portico.wire.subscriptions import Filter
-from portico.wire.tools import CallToolResult, ListToolsResult
-from portico.wire.tools import Tool as Definition
+from portico.server.components.tools import Tool
+from portico.transports.http_server.application import Exchange, Settings
+from portico.transports.http_server.listener import Listener
 
 SERVED = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
@@ -634,11 +646,14 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
         for progress in (1.0, 2.0):
             assert call.progress_token is not None
             call.reply.emit(
-                notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=progress)
+                notifications.PROGRESS,
+                notifications.ProgressParams(progress_token=call.progress_token, progress=progress),
             )
         if b"inputResponses" not in bytes(call.params):
             return question("a")
-        call.reply.emit(notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=3.0))
+        call.reply.emit(
+            notifications.PROGRESS, notifications.ProgressParams(progress_token=call.progress_token, progress=3.0)
+        )
         return CallToolResult(content=[], is_error=False)
 
     seen: list[float] = []
@@ -1193,7 +1208,7 @@ async def test_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
     heard: list[Any] = []
     arrived = asyncio.Event()
 
-    def listen(said: notices.MessageParams) -> None:
+    def listen(said: notifications.MessageParams) -> None:
         heard.append((said.level, said.logger, said.data))
         arrived.set()
 
@@ -1334,17 +1349,17 @@ async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> N
             "params": {"notifications": {"toolsListChanged": True}, "_meta": listening},
         }
     )
-    assert (await wire.receive())["method"] == notices.ACKNOWLEDGED
+    assert (await wire.receive())["method"] == notifications.ACKNOWLEDGED
     call = {"name": "wait", "arguments": {}, "_meta": wire.envelope()}
     wire.send({"jsonrpc": "2.0", "id": "waits", "method": "tools/call", "params": call})
     await begun.wait()
-    wire.notify(notices.CANCELLED, {"requestId": "waits"})
+    wire.notify(notifications.CANCELLED, {"requestId": "waits"})
     assert (await wire.modern("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
     await wire.channel.end(0)
     said = wire.aside
     while not wire.is_silent:
         said.append(await wire.receive())
-    cancelled = [one["params"]["requestId"] for one in said if one.get("method") == notices.CANCELLED]
+    cancelled = [one["params"]["requestId"] for one in said if one.get("method") == notifications.CANCELLED]
     assert cancelled == ["listen"]
 
 
@@ -1368,9 +1383,9 @@ async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision
     await wire.initialize(revision)
     await wire.request("prompts/list")
     server.prompt(name="newcomer")(lambda: "hello")
-    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+    assert (await wire.receive())["method"] == notifications.PROMPTS_CHANGED
     server.remove("newcomer")
-    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+    assert (await wire.receive())["method"] == notifications.PROMPTS_CHANGED
 
 
 @pytest.mark.requirement("tools.declared")

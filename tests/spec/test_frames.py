@@ -16,9 +16,8 @@ import pytest
 import frames
 from frames import complaints
 from portico import Audio, Context, File, Image, Server, ToolError, ToolResult
-from portico.legacy.session import Session
-from portico.rpc.channel import Channel
-from portico.wire.content import (
+from portico.protocol.client_features import SamplingMessage
+from portico.protocol.content import (
     Annotations,
     AudioContent,
     BlobContents,
@@ -28,10 +27,10 @@ from portico.wire.content import (
     TextContent,
     TextContents,
 )
-from portico.wire.inputs import SamplingMessage
-from portico.wire.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID, Icon
-from portico.wire.prompts import PromptMessage
-from portico.wire.revisions import (
+from portico.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID, Icon
+from portico.protocol.prompts import PromptMessage
+from portico.protocol.tools import Tool
+from portico.protocol.versions import (
     HANDSHAKE,
     REVISIONS,
     V2024_11_05,
@@ -40,7 +39,8 @@ from portico.wire.revisions import (
     V2025_11_25,
     V2026_07_28,
 )
-from portico.wire.tools import Tool
+from portico.rpc.channel import Channel
+from portico.rpc.handshake.session import Session
 
 pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
 

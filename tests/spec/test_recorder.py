@@ -12,14 +12,14 @@ from msgspec import Raw
 import frames
 import recorder
 from portico import Client, Context, Server
+from portico.protocol.client_features import Root
+from portico.protocol.errors import InvalidParams
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.protocol.versions import HANDSHAKE, MODERN, REVISIONS
 from portico.rpc.call import Call
-from portico.transport.http.exchange import Exchange, Settings
-from portico.transport.http.listener import Listener
-from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams
-from portico.wire.inputs import Root
-from portico.wire.meta import ServerCapabilities
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
+from portico.transports.http_server.application import Exchange, Settings
+from portico.transports.http_server.listener import Listener
 
 pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
 

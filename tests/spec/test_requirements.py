@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
 from spec.requirements import REQUIREMENTS
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import pytest
 
 from portico import Client, Context, Server, Service
-from portico.wire.meta import SERVER_INFO
-from portico.wire.revisions import REVISIONS
+from portico.protocol.meta import SERVER_INFO
+from portico.protocol.versions import REVISIONS
 
 Connect = Callable[..., Any]
 Spawn = Callable[..., Any]

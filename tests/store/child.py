@@ -17,7 +17,7 @@ import msgspec
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.transaction import Transaction
-from portico.transport.loops import new_loop
+from portico.transports.event_loop import new_loop
 
 
 def say(value: Any) -> None:

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 import postgres
-from portico.store import bus, transaction
-from portico.store.bus import Subscription
+from portico.protocol.errors import UsageError
+from portico.store import event_bus, transaction
 from portico.store.database import Database
+from portico.store.event_bus import Subscription
 from portico.store.keys import SigningKeys
 from portico.store.transaction import Event
-from portico.wire.errors import UsageError
 
 PATIENCE = 60.0
 
@@ -78,7 +78,7 @@ async def test_equal_events_that_wait_are_one(db: Database) -> None:
 
 async def test_of_too_many_events_the_topics_are_left(db: Database) -> None:
     async with db.subscribe("a", "b") as events:
-        await tell(db, "a", *map(str, range(bus.MOST_WAITING)))
+        await tell(db, "a", *map(str, range(event_bus.MOST_WAITING)))
         await tell(db, "b", "1")
         assert {await next_of(events), await next_of(events)} == {Event("a"), Event("b")}
 
@@ -239,7 +239,7 @@ def notify(postgres_url: str) -> Callable[[str], None]:
 
 
 def packet(*events: Event, number: int = 1) -> bytes:
-    return msgspec.json.encode(bus.Packet("stranger", list(events), number, time.time()))
+    return msgspec.json.encode(event_bus.Packet("stranger", list(events), number, time.time()))
 
 
 async def test_a_packet_of_a_role_without_the_key_is_not_heard(
@@ -284,17 +284,17 @@ async def test_a_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: 
 
 def test_an_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> None:
     keys = SigningKeys([os.urandom(32)])
-    ours, theirs = bus.PacketSignatures(keys), bus.PacketSignatures(keys)
+    ours, theirs = event_bus.PacketSignatures(keys), event_bus.PacketSignatures(keys)
 
     def opened(number: int, age: float = 0.0) -> list[Event]:
-        made = bus.Packet("sender", [Event("item", "payload")], number, time.time() - age)
+        made = event_bus.Packet("sender", [Event("item", "payload")], number, time.time() - age)
         found = theirs.open(ours.sign(msgspec.json.encode(made)))
         assert found is not None
         return found.events
 
     assert opened(2) == [Event("item", "payload")]
     assert opened(2) == opened(1) == [Event("item")]
-    assert opened(3, age=bus.MAX_PACKET_AGE_SECONDS + 60) == [Event("item")]
+    assert opened(3, age=event_bus.MAX_PACKET_AGE_SECONDS + 60) == [Event("item")]
     assert opened(3) == [Event("item", "payload")]
 
 

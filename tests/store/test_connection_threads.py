@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from portico.store.connection_threads import CompletionQueue, ThreadPool, TransactionJob, perform
+from portico.store.connection_pool import CompletionQueue, ThreadPool, TransactionJob, perform
 from portico.store.errors import DatabaseClosed
 
 PATIENCE = 60.0

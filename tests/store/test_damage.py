@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.memory.errors import MemoryRefusal
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.errors import Damaged, StoreError
+from portico_services.memory.errors import MemoryRefusal
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 PAGE = 8192
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Raw, Struct
 
+from portico.protocol.errors import Error, UsageError
 from portico.store import sqlite
 from portico.store.database import Database, parse
 from portico.store.errors import (
@@ -36,7 +37,6 @@ from portico.store.errors import (
 from portico.store.rows import json_column
 from portico.store.sqlite import patiently
 from portico.store.transaction import Transaction
-from portico.wire.errors import Error, UsageError
 
 PATIENCE = 60.0
 

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import postgres
-from portico.store.connection_threads import TransactionJob
+from portico.store.connection_pool import TransactionJob
 from portico.store.database import Database
 from portico.store.errors import OutcomeUnknown
 from portico.store.sqlite import Sqlite

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from portico.protocol.errors import UsageError
 from portico.store.keys import SigningKeys, load_keys
-from portico.wire.errors import UsageError
 
 
 @pytest.fixture(autouse=True)

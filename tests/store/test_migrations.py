@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from portico.protocol.errors import UsageError
 from portico.store.database import Database
 from portico.store.errors import BadStatement, ChangedMigration, NewerSchema, NoParent, StoreError
-from portico.wire.errors import UsageError
 
 SOURCE = Path(__file__).parents[2] / "src" / "portico"
 FIRST = """

@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from portico import Server, Service
-from portico.services.memory import Memory
-from portico.services.tasks import Tasks
 from portico.store.database import Database, when_ready
 from portico.store.errors import CannotOpen, Damaged
+from portico_services.memory import Memory
+from portico_services.workitems import Tasks
 
 PATIENCE_SECONDS = 60.0
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from collectors import PATIENCE, PORTICO, SERVED, call, serving
-from portico.telemetry.logging_formats import formatter
+from portico.telemetry.log_formatters import formatter
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "double", "arguments": {"n": 1}}}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}

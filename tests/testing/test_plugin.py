@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
 
 SERVER = '''
 from portico import Context, Server
@@ -130,7 +130,7 @@ def test_a_project_that_does_not_use_it_loads_nothing_of_it(tmp_path: Path) -> N
         "def test_two(client):\n"
         "    assert client == 'mine'\n"
         "    loaded = {name for name in sys.modules if name.startswith('portico')}\n"
-        "    assert loaded == {'portico', 'portico._lazy', 'portico.testing', 'portico.testing.plugin'}\n"
+        "    assert loaded == {'portico', 'portico._lazy', 'portico.testing', 'portico.testing.pytest_plugin'}\n"
         "    assert 'msgspec' not in sys.modules\n"
     )
     ran = run(tmp_path)

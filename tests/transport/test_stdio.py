@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from portico.transport.stdio import LONGEST_MESSAGE, Lines
-from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from portico.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from portico.transports.stdio import LONGEST_MESSAGE, Lines
 
 SERVER = """
 import asyncio, ctypes, os, sys, time

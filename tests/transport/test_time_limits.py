@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from portico.transport.time_limits import TimeLimits
+from portico.transports.deadlines import TimeLimits
 
 LONG = 60.0
 

@@ -6,8 +6,8 @@ from portico import Client, Context, Server, SyncClient, tool
 from portico import Serverr  # error
 from portico.extend import Handlerr  # error
 from portico.extend import Tool, serve_http
-from portico.schema import complaintz  # error
-from portico.services.memory import Memori  # error
+from portico.jsonschema import complaintz  # error
+from portico_services.memory import Memori  # error
 
 server = Server("shop", instruction="…")  # error
 Server("shop", version=1)  # error

@@ -24,12 +24,12 @@ from portico.extend import (
     Transaction,
     serve_http,
 )
-from portico.schema import complaints
-from portico.services.contracts import Contracts
-from portico.services.live import Live
-from portico.services.memory import Memory
-from portico.services.system import System
-from portico.services.tasks import Tasks
+from portico.jsonschema import complaints
+from portico_services.contracts import Contracts
+from portico_services.livepython import Live
+from portico_services.memory import Memory
+from portico_services.system import System
+from portico_services.workitems import Tasks
 
 
 @dataclass

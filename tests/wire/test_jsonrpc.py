@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from portico.wire import jsonrpc, methods
-from portico.wire.errors import (
+from portico.protocol import jsonrpc, methods
+from portico.protocol.errors import (
     InvalidParams,
     InvalidRequest,
     MissingCapability,
@@ -22,8 +22,8 @@ from portico.wire.errors import (
     ProtocolError,
     ResourceNotFound,
 )
-from portico.wire.jsonrpc import NOTHING, ErrorBody, Frame, Malformed
-from portico.wire.revisions import HANDSHAKE, REVISIONS, V2025_06_18, V2025_11_25, V2026_07_28
+from portico.protocol.jsonrpc import NOTHING, ErrorBody, Frame, Malformed
+from portico.protocol.versions import HANDSHAKE, REVISIONS, V2025_06_18, V2025_11_25, V2026_07_28
 
 CASES = Path(__file__).parents[2].parent / "shared" / "data" / "json"
 

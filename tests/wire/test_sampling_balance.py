@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
-from portico.wire.errors import InvalidParams
-from portico.wire.inputs import SamplingMessage
-from portico.wire.sampling_balance import check_balance, has_tools
+from portico.protocol.client_features import SamplingMessage
+from portico.protocol.content import TextContent, ToolResultContent, ToolUseContent
+from portico.protocol.errors import InvalidParams
+from portico.protocol.sampling_validation import check_balance, has_tools
 
 
 def said(text: str) -> TextContent:

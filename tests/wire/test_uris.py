@@ -1,4 +1,4 @@
-"""URI templates: RFC 6570 for expansion, the choices written at the top of `portico.wire.uris` for matching."""
+"""URI templates: RFC 6570 for expansion, the choices written at the top of `portico.protocol.uri_template` for matching."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.wire.errors import UsageError
-from portico.wire.uri_matching import Matcher
-from portico.wire.uris import Given, Template, Templates, Value
+from portico.protocol.errors import UsageError
+from portico.protocol.uri_template import Given, Template, Templates, Value
+from portico.protocol.uri_template_matching import Matcher
 
 # RFC 6570, section 3.2: the variables of all its examples.
 VALUES: dict[str, Given] = {

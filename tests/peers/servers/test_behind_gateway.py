@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway
-from portico.wire.content import TextContent
-from portico.wire.inputs import CreateMessageResult, ElicitResult
+from portico.protocol.client_features import CreateMessageResult, ElicitResult
+from portico.protocol.content import TextContent
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

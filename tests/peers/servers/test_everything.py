@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pytest
 
 from portico import Client, ToolError
-from portico.client.listen import Change
-from portico.wire.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
-from portico.wire.errors import BadStatus, Closed, ProtocolError, TimedOut
-from portico.wire.inputs import ElicitResult
+from portico.client.subscriptions import Change
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
+from portico.protocol.errors import BadStatus, Closed, ProtocolError, TimedOut
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from portico import ToolError
-from portico.client.listen import Change
-from portico.wire.errors import ProtocolError
+from portico.client.subscriptions import Change
+from portico.protocol.errors import ProtocolError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from portico.client.listen import Change
-from portico.wire.errors import ProtocolError
-from portico.wire.inputs import ElicitResult
+from portico.client.subscriptions import Change
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import ProtocolError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from portico import ToolError
-from portico.client.listen import Change
-from portico.wire.errors import Closed, ProtocolError
-from portico.wire.inputs import ElicitResult
+from portico.client.subscriptions import Change
+from portico.protocol.client_features import ElicitResult
+from portico.protocol.errors import Closed, ProtocolError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,9 +9,9 @@ from base64 import b64decode
 import pytest
 
 from portico import Client, ToolError
-from portico.client.listen import Change
-from portico.wire.content import EmbeddedResource, ImageContent
-from portico.wire.errors import Closed
+from portico.client.subscriptions import Change
+from portico.protocol.content import EmbeddedResource, ImageContent
+from portico.protocol.errors import Closed
 
 REVISIONS = ["", "2024-11-05", "2025-03-26", "2025-06-18"]
 GRAPH = "memory://knowledge-graph"

@@ -15,7 +15,7 @@ from tasking import ABLE, ADA, PATIENCE, YES, Modern, Old, until, with_tools
 
 from portico import Client, Context, Image, ProtocolError, Server, Service, TaskConfig, ToolError, tool
 from portico.auth.principal import Principal
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
 
 Talk = Callable[..., Modern]
 TalkOld = Callable[..., Awaitable[Old]]
@@ -49,7 +49,7 @@ async def main():
     async with Client(server) as client:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
 asyncio.run(main())
-found = {"sqlite3", "psycopg", "portico.server.tasks.tasks", "portico.server.tasks.engine", "portico.store.database"}
+found = {"sqlite3", "psycopg", "portico.server.tasks.service", "portico.server.tasks.engine", "portico.store.database"}
 print(sorted(found & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

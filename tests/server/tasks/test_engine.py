@@ -11,18 +11,18 @@ import pytest
 from msgspec import Raw
 from tasking import PATIENCE, eventually
 
-from portico.server.calling.tools import TaskConfig
+from portico.protocol.errors import InternalError, UsageError
+from portico.server.components.tools import TaskConfig
 from portico.server.tasks import engine as engines
+from portico.server.tasks import execution as running_jobs
 from portico.server.tasks import jobs, leases
-from portico.server.tasks import running as running_jobs
 from portico.server.tasks.engine import Engine
+from portico.server.tasks.execution import LeaseLost, RunningJob, Slots
 from portico.server.tasks.jobs import Job, Outcome
 from portico.server.tasks.leases import Lease
-from portico.server.tasks.running import LeaseLost, RunningJob, Slots
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, UnfitValue
 from portico.store.transaction import Transaction
-from portico.wire.errors import InternalError, UsageError
 
 DONE = Outcome("completed", Raw(b'{"content":[]}'))
 FAILED = Outcome("completed", Raw(b'{"content":[]}'), again=True)

@@ -11,11 +11,11 @@ import pytest
 from tasking import ADA, BOB, ENDED, HANDSHAKE, PATIENCE, RELATED, YES, Modern, Old, until, with_tools
 
 from portico import Context, Server, TaskConfig, ToolError
+from portico.protocol.errors import Refused
+from portico.protocol.versions import REVISIONS
 from portico.server.tasks import tasks_2025_11_25
 from portico.server.tasks.engine import Engine
 from portico.store.errors import ConnectionLost
-from portico.wire.errors import Refused
-from portico.wire.revisions import REVISIONS
 
 Talk = Callable[..., Awaitable[Old]]
 Serve = Callable[[Server], Awaitable[Server]]

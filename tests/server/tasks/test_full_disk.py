@@ -20,7 +20,7 @@ from tasking import Gates, Modern, eventually, until
 import postgres
 from portico import Context, Server
 from portico.server.tasks import engine as engines
-from portico.server.tasks import running as running_jobs
+from portico.server.tasks import execution as running_jobs
 from portico.store.database import Database
 
 BALLAST = 2_500_000

@@ -12,10 +12,10 @@ import pytest
 from tasking import ABLE, EXTENSION, HANDSHAKE, MODERN, PATIENCE, Gates, until, with_tools
 
 from portico import Client, ProtocolError, Server
-from portico.server.endpoint import exchange
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire.subscriptions import Filter
+from portico.protocol.subscriptions import Filter
+from portico.server.http import exchange
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 TOKEN = "a-token-that-nobody-guesses"
 

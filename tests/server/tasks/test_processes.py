@@ -16,7 +16,7 @@ from tasking import ADA, PATIENCE, YES, Modern, eventually, until, with_tools
 
 from portico import Client, Context, Server, TaskConfig
 from portico.server.tasks import engine as engines
-from portico.server.tasks import workers
+from portico.server.tasks import worker_ids
 from portico.server.tasks.jobs import Job
 from portico.store.database import Database
 
@@ -216,17 +216,17 @@ async def test_tries_are_counted_over_restarts(url: str, modern: Callable[..., M
 
 
 def test_this_process_is_alive() -> None:
-    assert not workers.is_dead(workers.new_worker())
+    assert not worker_ids.is_dead(worker_ids.new_worker())
 
 
 def test_each_worker_has_a_name_of_its_own() -> None:
-    assert workers.new_worker() != workers.new_worker()
+    assert worker_ids.new_worker() != worker_ids.new_worker()
 
 
 def named_like(pid: int) -> str:
     """The name that a worker in this process of this machine has."""
-    place = workers.new_worker().partition("/")[0]
-    return f"{place}/{pid}.{workers._started(pid)}/x"
+    place = worker_ids.new_worker().partition("/")[0]
+    return f"{place}/{pid}.{worker_ids._started(pid)}/x"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look into")
@@ -234,32 +234,32 @@ def test_a_process_that_has_ended_is_dead_also_before_anybody_has_noticed() -> N
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         worker = named_like(process.pid)
-        assert not workers.is_dead(worker)
+        assert not worker_ids.is_dead(worker)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert workers.is_dead(worker)  # a zombie
+        assert worker_ids.is_dead(worker)  # a zombie
     finally:
         process.communicate()
-    assert workers.is_dead(worker)
+    assert worker_ids.is_dead(worker)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look into")
 def test_another_process_with_the_same_number_is_another() -> None:
-    place, process, token = workers.new_worker().split("/")
+    place, process, token = worker_ids.new_worker().split("/")
     pid, _, started = process.partition(".")
-    assert workers.is_dead(f"{place}/{pid}.{int(started) - 1}/{token}")
+    assert worker_ids.is_dead(f"{place}/{pid}.{int(started) - 1}/{token}")
 
 
 @pytest.mark.parametrize(
     "worker", ["", "x", "other:machine:/1.5/x", "/1.5/x", "{place}/1/x", "{place}/1./x", "{place}/x.5/x"]
 )
 def test_of_those_who_cannot_be_seen_nobody_knows(worker: str) -> None:
-    place = workers.new_worker().partition("/")[0]
-    assert not workers.is_dead(worker.format(place=place))
+    place = worker_ids.new_worker().partition("/")[0]
+    assert not worker_ids.is_dead(worker.format(place=place))
 
 
 def test_a_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = named_like(os.getpid())
-    monkeypatch.setattr(workers, "_read", lambda path: "" if path.endswith("/stat") else path)
-    monkeypatch.setattr(workers, "_place", lambda: worker.partition("/")[0])
-    assert not workers.is_dead(worker)
+    monkeypatch.setattr(worker_ids, "_read", lambda path: "" if path.endswith("/stat") else path)
+    monkeypatch.setattr(worker_ids, "_place", lambda: worker.partition("/")[0])
+    assert not worker_ids.is_dead(worker)

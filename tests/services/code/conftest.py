@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.code.journal import RunStore
+from portico_services.codemode.journal import RunStore
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

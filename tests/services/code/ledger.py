@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from portico import Context, Server
-from portico.services.code import Code
+from portico_services.codemode import Code
 
 file, store = Path(sys.argv[1]), sys.argv[2]
 # Killed once: before or after the line is written, or while something is only read.

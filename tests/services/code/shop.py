@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, ToolError
-from portico.services.code import Code
-from portico.services.live.jail import obstacle
-from portico.services.live.limits import Limits
+from portico_services.codemode import Code
+from portico_services.livepython.sandbox.landlock import obstacle
+from portico_services.livepython.sandbox.limits import Limits
 
 PATIENCE = 30.0
 READS = {"readOnlyHint": True}

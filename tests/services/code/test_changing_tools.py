@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from portico import Client, Gateway, Server
 from portico.extend import Call, MethodNotFound
-from portico.services.code import Code, CodeFace
+from portico_services.codemode import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 

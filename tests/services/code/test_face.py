@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from portico import Client, Server
 from portico.extend import Principal
-from portico.services.code import CodeFace
-from portico.services.code.table import ScriptTool, ToolTable
+from portico_services.codemode import CodeFace
+from portico_services.codemode.tool_catalog import ScriptTool, ToolTable
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 

@@ -16,18 +16,18 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Gateway, Hooks, Server, ToolError
-from portico.access import settings
-from portico.cli.faces import put_on
+from portico.cli.tool_search import put_on
 from portico.extend import Call, ClientCapabilities, Principal, SearchFace, ToolAnnotations, identity_of
-from portico.faces import seen
-from portico.faces.auto import AutoFace
+from portico.protocol.lifecycle import DiscoverResult
+from portico.protocol.meta import ServerCapabilities
+from portico.search import visible_tools
+from portico.search.auto_search import AutoFace
 from portico.server.server import FaceChoice
-from portico.services.code import CodeFace, holders, stubs
-from portico.services.code.journal import Journal, RunStore, digest_of
-from portico.services.code.service import STRANGERS
-from portico.services.code.table import ScriptTool, ToolTable
-from portico.wire.discover import DiscoverResult
-from portico.wire.meta import ServerCapabilities
+from portico_gateway import access_settings
+from portico_services.codemode import CodeFace, process_lease, stubs
+from portico_services.codemode.journal import Journal, RunStore, digest_of
+from portico_services.codemode.service import STRANGERS
+from portico_services.codemode.tool_catalog import ScriptTool, ToolTable
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -172,7 +172,7 @@ async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_rules_decide_who_runs_scripts_and_what_is_denied_is_not_listed(server: Server, revision: Any) -> None:
     rules = [{"who": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}]
-    settings.apply(server, settings.read({"rule": rules}))
+    access_settings.apply(server, access_settings.read({"rule": rules}))
     face = CodeFace(server)
     async with Client(face, principal=ANN, revision=revision) as ann:
         assert await names(ann) == ["find_tools", "run", "describe_tools"]
@@ -189,7 +189,7 @@ async def test_rules_decide_who_runs_scripts_and_what_is_denied_is_not_listed(se
 @jail_only
 async def test_limits_count_runs_and_searches(server: Server) -> None:
     limits = [{"rate": "1/hour", "tool": "code.run"}, {"rate": "1/hour", "tool": "faces.find_tools"}]
-    settings.apply(server, settings.read({"limit": limits}))
+    access_settings.apply(server, access_settings.read({"limit": limits}))
     async with Client(CodeFace(server), principal=ANN) as client:
         for tool, arguments in (("run", {"code": CODE}), ("find_tools", {"queries": "price"})):
             await client.call_tool(tool, arguments)
@@ -205,7 +205,7 @@ async def test_a_person_is_asked_before_a_script_where_a_rule_says_so(server: Se
         return f"ordered {item}"
 
     said = {"rule": [{"tool": "*"}], "require": [{"tool": "code.run", "ask": "Run this?"}]}
-    settings.apply(server, settings.read(said))
+    access_settings.apply(server, access_settings.read(said))
     asked: list[str] = []
 
     async def answer(message: Any, *_: Any, **__: Any) -> Any:
@@ -223,7 +223,9 @@ async def test_a_person_is_asked_before_a_script_where_a_rule_says_so(server: Se
 
 @jail_only
 async def test_a_script_with_the_name_of_a_hidden_tool_is_called_as_it_is_listed(server: Server) -> None:
-    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "code.*"}]}))
+    access_settings.apply(
+        server, access_settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "code.*"}]})
+    )
     async with Client(CodeFace(server), principal=EVE) as eve:
         assert not (await run(eve, "'mine'", save="secret")).is_error
         assert "secret" in await names(eve)
@@ -356,9 +358,11 @@ async def test_what_is_forgotten_in_the_middle_of_a_search_shows_nobody_anothers
     server = Server("changing", version="1")
     for n in range(20):
         server.tool(name=f"dig_{n}", annotations=READS)(lambda: "dug")
-    settings.apply(server, settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.dig_19"}]}))
+    access_settings.apply(
+        server, access_settings.read({"rule": [{"who": "group:ops", "tool": "*"}, {"tool": "*.dig_19"}]})
+    )
     face = SearchFace(server)
-    monkeypatch.setattr(seen, "FEW_TOOLS", 0)
+    monkeypatch.setattr(visible_tools, "FEW_TOOLS", 0)
     indexed, release = asyncio.Event(), asyncio.Event()
     to_thread = asyncio.to_thread
 
@@ -437,7 +441,7 @@ async def test_a_face_of_a_view_finds_and_runs_what_is_in_the_view(gateway: Gate
     witness = Noting()
     gateway.protect(witness=witness)
     rules = [{"who": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}, {"tool": "other.*"}]
-    settings.apply(gateway, settings.read({"rule": rules}))
+    access_settings.apply(gateway, access_settings.read({"rule": rules}))
     put_on(gateway, Namespace(transport="http", path="/mcp", face=None, view=None, store=None, data=None), FaceChoice())
     search, code = (gateway.endpoints()[f"/mcp/ops/{name}"] for name in ("search", "code"))
     async with gateway.lifespan():
@@ -489,7 +493,7 @@ async def test_a_run_that_was_cut_off_is_gone_on_with_for_who_is_known(
     """Whoever has not logged in cannot be told from another: the second would get what the first has done."""
     store = RunStore(str(tmp_path / "runs.db"))
     with monkeypatch.context() as patched:
-        patched.setattr(holders, "own", lambda: f"{holders._machine()} 1 never")
+        patched.setattr(process_lease, "own", lambda: f"{process_lease._machine()} 1 never")
         journal = Journal(store, identity_of(about.get("principal")) or owner, digest_of(CODE, None))
         journal.record(1, "price", sha256(b'{"item":"abc"}').hexdigest(), 1.0, '{"value":"of another"}')
         await journal.save()

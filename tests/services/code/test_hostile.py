@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from portico import Client, Server
 from portico.extend import MODERN, Call, ClientCapabilities, Decision, Principal, Sight, respond
-from portico.services.code import Code, CodeFace
+from portico_services.codemode import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         "more than 40 calls",
     ),
     "the line's own numbers, found among all objects": (
-        "import gc\nfrom portico.services.live.script_loop import ToolChannel\n"
+        "import gc\nfrom portico_services.livepython.sandbox.script_loop import ToolChannel\n"
         "for one in gc.get_objects():\n    if isinstance(one, ToolChannel):\n        one._last = 7\nawait price('a')",
         "UNASKED",
     ),

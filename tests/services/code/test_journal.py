@@ -9,9 +9,9 @@ import pytest
 
 from portico import ToolError
 from portico.extend import Transaction
-from portico.services.code import holders
-from portico.services.code.journal import Journal, RunStore, keep_output, kept_output
-from portico.services.code.saved import SavedScript, SavedScripts
+from portico_services.codemode import process_lease
+from portico_services.codemode.journal import Journal, RunStore, keep_output, kept_output
+from portico_services.codemode.saved_scripts import SavedScript, SavedScripts
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -61,7 +61,7 @@ async def test_only_a_dead_process_leaves_its_run_behind(store: RunStore, monkey
     await journal.save()
     await journal.rest()
     assert await Journal.left_behind(store, "ann", "script") is None
-    monkeypatch.setattr(holders, "is_alive", lambda holder, until: False)
+    monkeypatch.setattr(process_lease, "is_alive", lambda holder, until: False)
     assert await Journal.left_behind(store, "eve", "script") is None
     found = await Journal.left_behind(store, "ann", "script")
     assert found is not None and found.id == journal.id and found.resumed
@@ -69,11 +69,11 @@ async def test_only_a_dead_process_leaves_its_run_behind(store: RunStore, monkey
 
 
 def test_a_process_is_known_by_when_it_began() -> None:
-    machine, pid, begun = holders.own().split(" ")
-    assert holders.is_alive(holders.own(), 0.0)
-    assert not holders.is_alive(f"{machine} {pid} 1", 0.0)
-    assert holders.is_alive(f"elsewhere {pid} {begun}", 1e12)
-    assert not holders.is_alive(f"elsewhere {pid} {begun}", 0.0)
+    machine, pid, begun = process_lease.own().split(" ")
+    assert process_lease.is_alive(process_lease.own(), 0.0)
+    assert not process_lease.is_alive(f"{machine} {pid} 1", 0.0)
+    assert process_lease.is_alive(f"elsewhere {pid} {begun}", 1e12)
+    assert not process_lease.is_alive(f"elsewhere {pid} {begun}", 0.0)
 
 
 async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> None:

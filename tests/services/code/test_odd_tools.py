@@ -15,8 +15,8 @@ from msgspec import Raw
 
 from portico import Client, Server, ToolError
 from portico.extend import Call, LowLevelServer, MethodNotFound, SearchFace, ToolDefinition
-from portico.services.code import Code, CodeFace, service
-from portico.services.live.workers import PythonWorker
+from portico_services.codemode import Code, CodeFace, service
+from portico_services.livepython.sandbox.worker import PythonWorker
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 

@@ -14,9 +14,9 @@ from msgspec import Raw
 from portico import ToolError
 from portico.auth.principal import Principal
 from portico.extend import Call, ClientCapabilities
-from portico.services.code import journal as journals
-from portico.services.code import telling
-from portico.services.code.journal import Journal, RunStore, keep_output, kept_output
+from portico_services.codemode import answer_replay
+from portico_services.codemode import journal as journals
+from portico_services.codemode.journal import Journal, RunStore, keep_output, kept_output
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -110,7 +110,7 @@ async def test_a_run_that_had_to_go_says_so_when_it_is_gone_on_with(
 
 @jail_only
 async def test_results_side_by_side_are_no_more_than_a_journal_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "LONGEST_JOURNAL", 100_000)
+    monkeypatch.setattr(answer_replay, "LONGEST_JOURNAL", 100_000)
     shop = Shop()
 
     @shop.server.tool(annotations=READS)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from portico import Client
-from portico.services.code import runs, service
+from portico_services.codemode import script_run, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -137,7 +137,7 @@ async def test_what_a_script_left_in_the_middle_is_finished_before_the_answer(sh
 async def test_a_run_whose_question_is_not_answered_ends_with_its_sandbox(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_ASKING_SECONDS", 0.3)
+    monkeypatch.setattr(script_run, "MAX_ASKING_SECONDS", 0.3)
 
     async def never(*_: object, **__: object) -> object:
         return await asyncio.get_running_loop().create_future()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
-from portico.access import settings
 from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
-from portico.services.code import Code, CodeFace, runs, service
+from portico_gateway import access_settings
+from portico_services.codemode import Code, CodeFace, script_run, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -125,7 +125,7 @@ async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> No
     code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"
     code += "await asyncio.sleep(0.1)\nsold = await sell('pie')\nreturn [sold, await cake]"
     rules = {"rule": [{"tool": "*"}], "require": [{"tool": "bakery.sell", "ask": "Sell?"}]}
-    settings.apply(bakery.server, settings.read(rules))
+    access_settings.apply(bakery.server, access_settings.read(rules))
     async with asyncio.timeout(PATIENCE), Client(bakery.server, elicitation_handler=bakery.answer) as client:
         said = await run(client, code)
     assert said.structured["value"] == ["sold pie", "in red"]
@@ -155,7 +155,7 @@ async def test_a_task_ends_with_its_run(
 async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
     bakery: Bakery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "DETACH_SECONDS", 0.05)
+    monkeypatch.setattr(script_run, "DETACH_SECONDS", 0.05)
     begun = asyncio.Event()
 
     @bakery.server.tool

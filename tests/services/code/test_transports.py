@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from portico import Client, Gateway, Server
-from portico.cli import faces
+from portico.cli import tool_search
 from portico.extend import Call, Handler, serve_http
-from portico.services.code import Code, CodeFace
+from portico_services.codemode import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py
 
@@ -39,7 +39,7 @@ class Served:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[Served]:
     shop = Shop()
-    faces._offer(shop.server, "code", "/mcp/code", lambda: CodeFace(shop.server))
+    tool_search._offer(shop.server, "code", "/mcp/code", lambda: CodeFace(shop.server))
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(shop.server, port=0, ready=ready.set_result, stop=stop))

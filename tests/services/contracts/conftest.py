@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from portico import Server
-from portico.services.contracts.definitions import Contract, contract_of
+from portico_services.contracts.definitions import Contract, contract_of
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE), str(HERE.parent.parent / "schema")]  # for node.py and its like

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from portico import Context, Image, Server, ToolError
-from portico.services.contracts.service import failed
+from portico_services.contracts.service import failed
 
 PIXEL = b"\x89PNG"
 

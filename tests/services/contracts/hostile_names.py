@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portico.services.contracts.definitions import Contract, contract_of
+from portico_services.contracts.definitions import Contract, contract_of
 
 # Names and words that would like to be something else than names and words.
 EVIL = [

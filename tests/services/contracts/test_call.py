@@ -13,15 +13,15 @@ from msgspec import Raw
 
 from portico import Client, Context, Server, SyncClient, ToolResult
 from portico.auth.principal import Principal
-from portico.contracts import ContractContext, MCPToolCall, MCPToolResult, call
+from portico.protocol.content import TextContent
+from portico.protocol.errors import BadStatus, Closed, InternalError, MethodNotFound, TimedOut
+from portico.protocol.tools import CallToolResult
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call, Handler
-from portico.services.contracts.asking import contract_from
-from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.surface import surface
-from portico.wire.content import TextContent
-from portico.wire.errors import BadStatus, Closed, InternalError, MethodNotFound, TimedOut
-from portico.wire.revisions import REVISIONS
-from portico.wire.tools import CallToolResult
+from portico_services.contracts.api import ContractContext, MCPToolCall, MCPToolResult, call
+from portico_services.contracts.codegen.client_model import surface
+from portico_services.contracts.codegen.python import python
+from portico_services.contracts.invoker import contract_from
 
 
 def request(name: str, /, **arguments: Any) -> MCPToolCall:
@@ -374,7 +374,7 @@ async def test_a_deadline_ends_a_call(shop: Server) -> None:
 
 
 async def test_every_call_is_logged_without_what_it_was_given(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "portico.contracts")
+    caplog.set_level(logging.INFO, "portico_services.contracts.api")
     await call(shop, request("shop.advice", about="my secret"), context=ContractContext(correlation_id="c-1"))
     await call(shop, request("shop.advice", about=3))
     first, second = (record.getMessage() for record in caplog.records)

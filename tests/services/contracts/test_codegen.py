@@ -19,11 +19,11 @@ from schemas_by_chance import ARGUMENTS, SCHEMAS
 
 from portico import Client, Server, ToolError
 from portico.client.versions import IncompatibleVersion
-from portico.services.contracts import asking
-from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.surface import surface
-from portico.services.contracts.codegen.typescript import typescript
-from portico.services.contracts.definitions import contract_of
+from portico_services.contracts import invoker
+from portico_services.contracts.codegen.client_model import surface
+from portico_services.contracts.codegen.python import python
+from portico_services.contracts.codegen.typescript import typescript
+from portico_services.contracts.definitions import contract_of
 
 
 def type_checked(folder: Path, *files: str) -> str:
@@ -65,7 +65,7 @@ async def misuse(shop: Shop) -> None:
 
 @pytest.fixture
 async def generated(shop: Server, tmp_path: Path) -> Path:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     text = python(surface(contract, contract.tools))
     # The names of classes are made from those of tools; this one is for the program below.
     (tmp_path / "shop_client.py").write_text(text.replace("BuyAddress", "Address"))
@@ -117,7 +117,7 @@ async def test_an_optional_parameter_more_and_a_field_more_do_not_break_an_old_c
 
 
 async def test_one_tool_alone_has_a_client(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     count = contract.find("count")
     assert count is not None
     text = python(surface(contract, [count]))
@@ -293,7 +293,7 @@ async def test_another_major_version_is_refused(version: str, is_refused: bool, 
         return server
 
     names: dict[str, Any] = {}
-    contract = await asking.contract_from(server("1.2.0"))
+    contract = await invoker.contract_from(server("1.2.0"))
     exec(compile(python(surface(contract, contract.tools)), "mine", "exec"), names)
     async with Client(server(version), revision=revision) as client:
         mine = names["Mine"](client)

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from schemas_by_chance import SCHEMAS, changes
 
-from portico.schema import check
-from portico.schema.compare import shifts
-from portico.schema.samples import Unsayable, sample
-from portico.services.contracts import definitions
-from portico.services.contracts import diff as diffs
-from portico.services.contracts.definitions import Contract, contract_of
-from portico.services.contracts.diff import diff, migration
-from portico.services.contracts.invocations import numbered
+from portico.jsonschema import validation
+from portico.jsonschema.comparison import shifts
+from portico.jsonschema.examples import Unsayable, sample
+from portico_services.contracts import definitions
+from portico_services.contracts import diff as diffs
+from portico_services.contracts.definitions import Contract, contract_of
+from portico_services.contracts.diff import diff, migration
+from portico_services.contracts.invocation_names import numbered
 
 Make = Callable[..., Contract]
 Schema = dict[str, Any]
@@ -253,7 +253,7 @@ def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema],
         value = sample(old, full=data.draw(st.booleans()))
     except Unsayable:
         return
-    assert check.complaints(new, value) == []
+    assert validation.complaints(new, value) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -264,7 +264,7 @@ def test_what_fits_no_longer_is_never_called_wider(old: Schema, new: Schema, dat
         value = sample(old, full=data.draw(st.booleans()))
     except Unsayable:
         return
-    if check.complaints(new, value):
+    if validation.complaints(new, value):
         assert effects & {"narrower", "changed", "removed", "added required", "closed"}
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import portico
 from portico import Client, Server, ToolError
-from portico.contracts import ERROR_TYPES, MCPErrorDetail, MCPToolResult
-from portico.services.live import Live
-from portico.services.memory import errors
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services.contracts.api import ERROR_TYPES, MCPErrorDetail, MCPToolResult
+from portico_services.livepython import Live
+from portico_services.memory import errors
 
 SOURCE = Path(portico.__file__).parent
 # Scripts of code mode switch over these two, which say what is known about an interrupted run.

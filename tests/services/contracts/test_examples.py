@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 
-from portico.contracts import ERROR_TYPES, ContractContext
-from portico.services.contracts import Contracts, jobs, published
-from portico.services.contracts.lint import lint
+from portico_services.contracts import Contracts, background_calls, schemas
+from portico_services.contracts.api import ERROR_TYPES, ContractContext
+from portico_services.contracts.lint import lint
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "contracts.md").read_text()
@@ -43,7 +43,7 @@ async def test_calls_by_contract_give_what_the_example_shows(calls: ModuleType) 
 
 
 def test_the_page_names_all_there_is() -> None:
-    for name in (*ERROR_TYPES, *published.MESSAGES, *ContractContext.model_fields):
+    for name in (*ERROR_TYPES, *schemas.MESSAGES, *ContractContext.model_fields):
         assert f"`{name}`" in PAGE or f"/{name}`" in PAGE, name
     for offer in Contracts().offers():
         name = getattr(offer, "uri", None) or getattr(offer, "name", "")
@@ -53,12 +53,12 @@ def test_the_page_names_all_there_is() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"up to {jobs.MOST_CALLS} calls" in PAGE
-    assert f"({jobs.AT_ONCE} at once)" in PAGE
-    assert f"at most {jobs.MOST_RUNNING} at once" in PAGE
+    assert f"up to {background_calls.MOST_CALLS} calls" in PAGE
+    assert f"({background_calls.AT_ONCE} at once)" in PAGE
+    assert f"at most {background_calls.MOST_RUNNING} at once" in PAGE
 
 
 def test_the_rules_that_are_served_name_the_types_of_error() -> None:
-    text = (ROOT / "src/portico/services/contracts/pages/meta.md").read_text()
+    text = (ROOT / "packages/portico-services/src/portico_services/contracts/pages/meta.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(ERROR_TYPES)
     assert lint(text) != []

@@ -11,10 +11,10 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Server
-from portico.contracts import MCPToolCall, call
 from portico.extend import Call, Handler
-from portico.finding.near import NearNames
-from portico.services.contracts import Contracts
+from portico.search.fuzzy_names import NearNames
+from portico_services.contracts import Contracts
+from portico_services.contracts.api import MCPToolCall, call
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("spec_get", {"tool": "big.tool_7"}),

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.services.contracts import asking, service
-from portico.services.contracts.lint import lint, lint_tools
-from portico.services.contracts.markdown import prose
-from portico.services.contracts.specification import contract
+from portico_services.contracts import invoker, service
+from portico_services.contracts.lint import lint, lint_tools
+from portico_services.contracts.markdown import prose
+from portico_services.contracts.spec_parser import contract
 
 TEMPLATE = (service.PAGES / "template.md").read_text()
 META = (service.PAGES / "meta.md").read_text()
@@ -414,7 +414,7 @@ async def test_an_output_without_fields_is_not_declared(returns: Any, is_declare
 
     talk.__annotations__["return"] = returns
     server.tool(talk)
-    contract = await asking.contract_from(server)
+    contract = await invoker.contract_from(server)
     rules = [one.rule for one in lint_tools(contract, contract.tools)]
     assert ("undeclared" not in rules) == is_declared
 
@@ -432,7 +432,7 @@ async def test_a_server_without_use_cases_lacks_them() -> None:
         """Adds up."""
         return number
 
-    contract = await asking.contract_from(server)
+    contract = await invoker.contract_from(server)
     wrong = [one for one in lint_tools(contract, contract.tools) if one.rule == "purpose"]
     assert [(one.tool, one.severity) for one in wrong] == [("s.add", "error")]
 
@@ -444,7 +444,7 @@ async def test_an_undeclared_output_is_an_error() -> None:
     async def talk(about: Annotated[str, "What to talk about"]):  # type: ignore[no-untyped-def]
         """Says something."""
 
-    contract = await asking.contract_from(server)
+    contract = await invoker.contract_from(server)
     assert contract.tools[0].output_schema is None
     wrong = [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
     assert wrong == ["purpose", "undeclared"]
@@ -482,7 +482,7 @@ async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str, plac
             """Adds up."""
             return number
 
-        contract = await asking.contract_from(server)
+        contract = await invoker.contract_from(server)
         assert "hidden" in [one.rule for one in lint_tools(contract, contract.tools)]
         assert "hidden" in [one.rule for one in lint(TEMPLATE.replace("Count the words", words))]
 

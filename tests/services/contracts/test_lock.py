@@ -13,29 +13,29 @@ from msgspec.structs import replace
 from schemas_by_chance import changes
 
 from portico import Client, Server
-from portico.services.contracts import asking, lock
-from portico.services.contracts.definitions import Contract, contract_of
-from portico.services.contracts.offers import offers_of
+from portico_services.contracts import invoker, lockfile
+from portico_services.contracts.components import offers_of
+from portico_services.contracts.definitions import Contract, contract_of
 
 Make = Callable[..., Contract]
 
 
 def drift(old: Contract, new: Contract) -> list[str]:
-    return [one.path or one.reason for one in lock.check(lock.read(lock.write(old)), new).changes]
+    return [one.path or one.reason for one in lockfile.check(lockfile.read(lockfile.write(old)), new).changes]
 
 
 async def test_a_lock_is_read_as_it_was_written(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
-    found = lock.read(lock.write(contract))
+    contract = await invoker.contract_from(shop)
+    found = lockfile.read(lockfile.write(contract))
     assert {tool.name: tool for tool in found.tools} == {tool.name: tool for tool in contract.tools}
     assert (found.server, found.version, found.revision) == ("shop", "1.4.0", "2026-07-28")
-    assert lock.check(found, contract).difference.level == "none"
+    assert lockfile.check(found, contract).difference.level == "none"
 
 
 async def test_the_same_promises_give_the_same_text(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     turned = replace(contract, tools=contract.tools[::-1])
-    assert lock.write(turned) == lock.write(contract)
+    assert lockfile.write(turned) == lockfile.write(contract)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def changed(**members: Any) -> list[tuple[str, str, bool]]:
     """What a lock says of the offers when each has these members, where it had others."""
     new = [replace(one, definition={**one.definition, **members}) for one in OFFERS]
     old, now = (contract_of([], server="s") for _ in range(2))
-    pinned = lock.read(lock.write(replace(old, offers=tuple(OFFERS))))
-    found = lock.check(pinned, replace(now, offers=tuple(new))).changes
+    pinned = lockfile.read(lockfile.write(replace(old, offers=tuple(OFFERS))))
+    found = lockfile.check(pinned, replace(now, offers=tuple(new))).changes
     return [(one.place, one.level, one.is_words) for one in found]
 
 
@@ -113,16 +113,16 @@ def test_the_arguments_of_a_prompt_are_compared(arguments: list[Any], level: str
 
 def test_offers_come_and_go() -> None:
     some, none = replace(contract_of([]), offers=tuple(OFFERS)), replace(contract_of([]), offers=())
-    assert {one.level for one in lock.check(some, none).changes} == {"breaking"}
-    assert {one.level for one in lock.check(none, some).changes} == {"minor"}
+    assert {one.level for one in lockfile.check(some, none).changes} == {"breaking"}
+    assert {one.level for one in lockfile.check(none, some).changes} == {"minor"}
     # A lock that was written about the tools alone says nothing of them.
-    assert lock.check(lock.read(lock.write(contract_of([]))), some).changes == []
+    assert lockfile.check(lockfile.read(lockfile.write(contract_of([]))), some).changes == []
 
 
 def test_offers_that_were_changed_by_hand_are_seen() -> None:
-    text = lock.write(replace(contract_of([]), offers=tuple(OFFERS)))
-    with pytest.raises(lock.BadLock):
-        lock.read(text.replace('"title": "P"', '"title": "Q"'))
+    text = lockfile.write(replace(contract_of([]), offers=tuple(OFFERS)))
+    with pytest.raises(lockfile.BadLock):
+        lockfile.read(text.replace('"title": "P"', '"title": "Q"'))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_offers_that_were_changed_by_hand_are_seen() -> None:
 def test_words_anywhere_in_a_schema_are_words(tool: Make, schema: dict[str, Any]) -> None:
     for members in ({"input": schema}, {"output": schema}):
         plain = {key: {"type": "object"} for key in members}
-        assert [one.is_words for one in lock.check(tool(**plain), tool(**members)).changes] == [True]
+        assert [one.is_words for one in lockfile.check(tool(**plain), tool(**members)).changes] == [True]
 
 
 def test_what_is_only_written_otherwise_is_not_words(tool: Make) -> None:
     one = {"type": "object", "properties": {"x": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
     other = {"type": "object", "properties": {"x": {"type": ["string", "null"]}}}
-    assert [(one.level, one.is_words) for one in lock.check(tool(one), tool(other)).changes] == [("patch", False)]
+    assert [(one.level, one.is_words) for one in lockfile.check(tool(one), tool(other)).changes] == [("patch", False)]
 
 
 def test_the_order_of_members_is_no_drift(tool: Make) -> None:
@@ -170,16 +170,16 @@ def test_no_change_of_a_schema_goes_unnoticed(pair: tuple[Any, Any]) -> None:
     ],
 )
 def test_what_is_no_lock_is_refused(text: str, said: str) -> None:
-    with pytest.raises(lock.BadLock, match=said):
-        lock.read(text)
+    with pytest.raises(lockfile.BadLock, match=said):
+        lockfile.read(text)
 
 
 def test_a_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
-    text = lock.write(tool())
-    with pytest.raises(lock.BadLock, match="digest"):
-        lock.read(text.replace("A tool.", "Another tool."))
-    with pytest.raises(lock.BadLock, match="another name"):
-        lock.read(text.replace('"t": {', '"u": {', 1))
+    text = lockfile.write(tool())
+    with pytest.raises(lockfile.BadLock, match="digest"):
+        lockfile.read(text.replace("A tool.", "Another tool."))
+    with pytest.raises(lockfile.BadLock, match="another name"):
+        lockfile.read(text.replace('"t": {', '"u": {', 1))
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
@@ -192,12 +192,12 @@ async def test_a_server_is_as_it_was_on_each_revision(shop: Server, revision: st
 
 
 async def test_a_lock_of_the_older_form_does_not_approve_what_it_left_out(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
-    old = lock.read(lock.write(contract).replace('"lock": 2', '"lock": 1'))
-    assert lock.check(old, contract).difference.level == "none"
+    contract = await invoker.contract_from(shop)
+    old = lockfile.read(lockfile.write(contract).replace('"lock": 2', '"lock": 1'))
+    assert lockfile.check(old, contract).difference.level == "none"
     first = contract.tools[0]
     now = replace(contract, tools=(replace(first, others={"icons": [{"src": "x"}]}), *contract.tools[1:]))
-    (change,) = lock.check(old, now).changes
+    (change,) = lockfile.check(old, now).changes
     assert (change.tool, change.path, change.is_words) == (first.name, "icons", True)
 
 
@@ -208,5 +208,5 @@ def test_every_member_of_a_prompt_is_pinned(more: dict[str, Any]) -> None:
     entry = {"name": "greet", "description": "Greets."}
     was = Contract(offers=tuple(offers_of("prompt", [entry])))
     now = Contract(offers=tuple(offers_of("prompt", [{**entry, **more}])))
-    (change,) = lock.check(lock.read(lock.write(was)), now).changes
+    (change,) = lockfile.check(lockfile.read(lockfile.write(was)), now).changes
     assert change.is_words and change.path == next(iter(more))

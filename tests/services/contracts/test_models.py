@@ -13,7 +13,8 @@ import jsonschema_rs
 import pydantic
 import pytest
 
-from portico.contracts import (
+from portico_services.contracts import schemas
+from portico_services.contracts.api import (
     CONTRACT_VERSION,
     ERROR_TYPES,
     ContractContext,
@@ -21,9 +22,8 @@ from portico.contracts import (
     MCPToolCall,
     MCPToolResult,
 )
-from portico.services.contracts import published
-from portico.services.contracts.invocations import INVOCATION_PATTERN
-from portico.services.contracts.models import CONTEXT_KEY
+from portico_services.contracts.invocation_names import INVOCATION_PATTERN
+from portico_services.contracts.models import CONTEXT_KEY
 
 CALL = {
     "tool_name": "ai_code_editing.generate_code",
@@ -254,9 +254,9 @@ def test_the_shape_of_the_published_schemas_is_the_documented_one() -> None:
 
 
 def test_the_published_schemas_say_what_the_code_says() -> None:
-    assert published.TOOL_CALL["properties"]["tool_name"]["pattern"] == INVOCATION_PATTERN
-    assert published.CONTEXT["properties"]["contract_version"]["default"] == CONTRACT_VERSION
-    for error in (published.ERROR_DETAIL, published.TOOL_RESULT["definitions"]["MCPErrorDetail"]):
+    assert schemas.TOOL_CALL["properties"]["tool_name"]["pattern"] == INVOCATION_PATTERN
+    assert schemas.CONTEXT["properties"]["contract_version"]["default"] == CONTRACT_VERSION
+    for error in (schemas.ERROR_DETAIL, schemas.TOOL_RESULT["definitions"]["MCPErrorDetail"]):
         assert error["properties"]["error_type"]["examples"] == list(ERROR_TYPES)
 
 
@@ -289,10 +289,10 @@ def test_each_context_has_a_correlation_id_of_its_own() -> None:
 MISSING = """
 import sys
 sys.modules["pydantic"] = None
-from portico.contracts import CONTRACT_VERSION, Contracts
+from portico_services.contracts.api import CONTRACT_VERSION, Contracts
 Contracts()
 try:
-    from portico.contracts import MCPToolCall
+    from portico_services.contracts.api import MCPToolCall
 except ImportError as missing:
     print(missing)
 """
@@ -305,14 +305,12 @@ def test_without_pydantic_the_service_works_and_the_models_say_what_is_missing()
 
 
 def test_importing_the_names_imports_no_pydantic() -> None:
-    code = (
-        "import sys, portico.contracts; from portico.contracts import Contracts; assert 'pydantic' not in sys.modules"
-    )
+    code = "import sys, portico_services.contracts.api; from portico_services.contracts.api import Contracts; assert 'pydantic' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_they_stand_in_a_module_of_the_name_that_the_standard_gives() -> None:
-    from portico.contracts import mcp_schemas
+    from portico_services.contracts import mcp_schemas
 
     assert mcp_schemas.MCPToolCall is MCPToolCall
     assert mcp_schemas.MCPToolResult is MCPToolResult

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, SyncClient, ToolError
-from portico.contracts import ContractContext, Contracts, MCPToolCall, MCPToolResult, call
+from portico.protocol.errors import InvalidParams
+from portico.protocol.versions import REVISIONS
 from portico.server.server import Server as Base
-from portico.services.tasks import Tasks
-from portico.wire.errors import InvalidParams
-from portico.wire.revisions import REVISIONS
+from portico_services.contracts.api import ContractContext, Contracts, MCPToolCall, MCPToolResult, call
+from portico_services.workitems import Tasks
 
 
 def request(name: str, /, **arguments: Any) -> MCPToolCall:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from schemas_by_chance import ARGUMENTS, SCHEMAS
 
 from portico import Client, Server
-from portico.contracts import MCPToolCall, MCPToolResult, call
-from portico.schema.samples import Unsayable, sample
-from portico.services.contracts import asking, specification
-from portico.services.contracts.definitions import Contract, contract_of
-from portico.services.contracts.lint import LintFinding, lint
-from portico.services.contracts.outcomes import data_schema
-from portico.services.contracts.render import render
+from portico.jsonschema.examples import Unsayable, sample
+from portico_services.contracts import invoker, spec_parser
+from portico_services.contracts.api import MCPToolCall, MCPToolResult, call
+from portico_services.contracts.definitions import Contract, contract_of
+from portico_services.contracts.lint import LintFinding, lint
+from portico_services.contracts.outcomes import data_schema
+from portico_services.contracts.spec_writer import render
 
 Make = Callable[..., Contract]
 EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples"
@@ -45,8 +45,8 @@ def errors(text: str) -> list[LintFinding]:
     return [one for one in lint(text) if one.severity == "error" and one.rule not in AUTHORS_RULES]
 
 
-def section(text: str, key: str) -> specification.SpecSection:
-    [written] = specification.read(text)
+def section(text: str, key: str) -> spec_parser.SpecSection:
+    [written] = spec_parser.read(text)
     found = written.section(key)
     assert found is not None
     return found
@@ -57,7 +57,7 @@ def blocks(text: str, key: str) -> list[Any]:
 
 
 async def test_a_specification_has_eight_sections_in_order(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     text = render(contract)
     headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
     assert headings == TITLES * len(contract.tools)
@@ -65,7 +65,7 @@ async def test_a_specification_has_eight_sections_in_order(shop: Server) -> None
 
 
 async def test_what_a_tool_promises_stands_in_it(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     buy = contract.find("buy")
     assert buy is not None
     text = render(contract, [buy])
@@ -80,11 +80,11 @@ async def test_what_a_tool_promises_stands_in_it(shop: Server) -> None:
 
 
 async def test_a_tool_without_a_version_has_its_server_s(shop: Server) -> None:
-    assert "**Version**: 1.4.0 (the server's" in render(await asking.contract_from(shop))
+    assert "**Version**: 1.4.0 (the server's" in render(await invoker.contract_from(shop))
 
 
 async def test_the_examples_are_messages_of_the_contract_and_the_call_works(shop: Server) -> None:
-    contract = await asking.contract_from(shop)
+    contract = await invoker.contract_from(shop)
     buy = contract.find("buy")
     assert buy is not None
     said, success, failure = blocks(render(contract, [buy]), "examples")
@@ -170,10 +170,10 @@ HOSTILE = "\n\n".join(
 def test_a_description_cannot_break_out(tool: Make) -> None:
     member = {"type": "string", "description": f"a | b\n{HOSTILE}", "default": "`|`"}
     text = render(tool({"type": "object", "properties": {"x|y`": member}}, description=HOSTILE, title=HOSTILE))
-    [written] = specification.read(text)
+    [written] = spec_parser.read(text)
     assert written.name == "s.t"
     assert written.version == "1.0.0"
-    assert [one.key for one in written.sections] == specification.ORDER
+    assert [one.key for one in written.sections] == spec_parser.ORDER
     assert written.invocation[0] == "s.t"
     assert errors(text) == []
     assert "\u202e" not in text
@@ -186,7 +186,7 @@ def test_any_name_has_an_invocation_name(name: str) -> None:
     contract = contract_of([{"name": name, "inputSchema": {"type": "object"}}], server="Ünicode Server!")
     text = render(contract)
     assert errors(text) == []
-    assert specification.read(text)[0].invocation[0] == contract.tools[0].invocation
+    assert spec_parser.read(text)[0].invocation[0] == contract.tools[0].invocation
 
 
 def test_names_that_would_be_the_same_are_told_apart() -> None:

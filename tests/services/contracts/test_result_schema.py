@@ -11,17 +11,17 @@ import pydantic
 import pytest
 
 from portico import Client, Server
-from portico.contracts import MCPErrorDetail, MCPToolCall, MCPToolResult, call
-from portico.services.contracts import asking, definitions, lock
-from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.surface import surface
-from portico.services.contracts.codegen.typescript import typescript
-from portico.services.contracts.diff import diff
-from portico.services.contracts.lint import lint_tools
-from portico.services.contracts.outcomes import data_schema
-from portico.services.contracts.render import render
-from portico.services.contracts.result_schema import is_result_schema
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services.contracts import definitions, invoker, lockfile
+from portico_services.contracts.api import MCPErrorDetail, MCPToolCall, MCPToolResult, call
+from portico_services.contracts.codegen.client_model import surface
+from portico_services.contracts.codegen.python import python
+from portico_services.contracts.codegen.typescript import typescript
+from portico_services.contracts.diff import diff
+from portico_services.contracts.lint import lint_tools
+from portico_services.contracts.outcomes import data_schema
+from portico_services.contracts.result_schema import is_result_schema
+from portico_services.contracts.spec_writer import render
 
 ERROR = MCPErrorDetail(error_type="ValidationError", error_message="The prompt is empty.")
 SCHEMA = {
@@ -124,7 +124,7 @@ async def test_the_data_arrives_and_is_checked(server: Server, revision: str) ->
 
 
 async def test_the_data_is_specified(server: Server) -> None:
-    contract = await asking.contract_from(server)
+    contract = await invoker.contract_from(server)
     [tool] = contract.tools
     schema = data_schema(tool.output_schema)
     text = render(contract)
@@ -132,24 +132,24 @@ async def test_the_data_is_specified(server: Server) -> None:
     assert "| `status` |" not in text and "`error.error_type`" not in text
     assert '"data": {\n    "generated_code"' in text
     assert "undeclared" not in [one.rule for one in lint_tools(contract, contract.tools)]
-    assert lock.check(lock.read(lock.write(contract)), contract).changes == []
+    assert lockfile.check(lockfile.read(lockfile.write(contract)), contract).changes == []
 
 
 async def test_a_tool_that_declares_no_data_is_reported() -> None:
-    contract = await asking.contract_from(by_annotation(MCPToolResult, MCPToolResult))
+    contract = await invoker.contract_from(by_annotation(MCPToolResult, MCPToolResult))
     assert "undeclared" in [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
     assert "error_type" not in render(contract).partition("JSON Schema of `data`")[2].partition("### 5")[0]
 
 
 async def test_a_field_of_the_data_that_is_removed_is_breaking() -> None:
-    old = await asking.contract_from(by_schema(MCPToolResult))
-    new = await asking.contract_from(
+    old = await invoker.contract_from(by_schema(MCPToolResult))
+    new = await invoker.contract_from(
         by_schema(MCPToolResult, {"type": "object", "properties": {"x": {"type": "null"}}})
     )
     found = diff(old, new)
     assert found.level == "breaking"
     assert "generated_code" in [one.path for one in found.changes]
-    same = await asking.contract_from(SERVERS["pydantic"]())
+    same = await invoker.contract_from(SERVERS["pydantic"]())
     plain = definitions.contract_of(
         [{"name": "generate_code", "inputSchema": {"type": "object"}, "outputSchema": SCHEMA}]
     )
@@ -158,7 +158,7 @@ async def test_a_field_of_the_data_that_is_removed_is_breaking() -> None:
 
 
 async def test_generated_clients_give_the_data(server: Server) -> None:
-    contract = await asking.contract_from(server)
+    contract = await invoker.contract_from(server)
     names: dict[str, Any] = {}
     exec(compile(python(surface(contract, contract.tools)), "ai", "exec"), names)
     async with Client(server) as client:
@@ -177,7 +177,7 @@ async def test_data_that_does_not_fit_is_refused_by_call() -> None:
     """A server that does not check itself."""
     entry = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": MCPToolResult[Model].model_json_schema()}
     tool = definitions.definition_of(entry, "ai")
-    from portico.services.contracts import outcomes
+    from portico_services.contracts import outcomes
 
     said = {"status": "success", "data": {"other": 1}, "error": None, "explanation": None}
     with pytest.raises(outcomes.UnkeptPromise):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from portico import Server
-from portico.services.contracts import asking
-from portico.services.contracts.definitions import contract_of
-from portico.services.contracts.search import search
+from portico_services.contracts import invoker
+from portico_services.contracts.definitions import contract_of
+from portico_services.contracts.tool_search import search
 
 TOOLS = contract_of(
     [
@@ -56,6 +56,6 @@ def test_at_most_as_many_as_were_asked_for() -> None:
 
 
 async def test_a_shop_can_be_searched(shop: Server) -> None:
-    found = search(await asking.contract_from(shop), "buy something")
+    found = search(await invoker.contract_from(shop), "buy something")
     assert found[0].tool.name == "buy"
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)

@@ -13,13 +13,13 @@ import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
-from portico.contracts import MCPToolCall, call
-from portico.services.contracts import Contracts, definitions, jobs, lock
-from portico.services.contracts.definitions import contract_of
-from portico.services.contracts.lint import lint
-from portico.services.limits import Limiter
-from portico.wire.errors import InvalidParams, ProtocolError
-from portico.wire.revisions import REVISIONS
+from portico.protocol.errors import InvalidParams, ProtocolError
+from portico.protocol.versions import REVISIONS
+from portico_services.contracts import Contracts, background_calls, definitions, lockfile
+from portico_services.contracts.api import MCPToolCall, call
+from portico_services.contracts.definitions import contract_of
+from portico_services.contracts.lint import lint
+from portico_services.rate_limit import Limiter
 
 PATIENCE = 10.0
 OWN = [
@@ -161,7 +161,7 @@ async def test_nothing_has_changed_since_a_lock_that_was_just_made(server: Serve
         assert client.instructions
         for listed in (tools, tools[:1]):
             made = contract_of(listed, server="shop", version="1.4.0", instructions=client.instructions)
-            found = (await client.call_tool("spec_diff", {"old": lock.write(made)})).structured
+            found = (await client.call_tool("spec_diff", {"old": lockfile.write(made)})).structured
             assert (found["level"], found["changes"]) == ("none", [])
 
 
@@ -267,14 +267,14 @@ async def test_a_batch_runs_side_by_side_and_never_more_than_a_few_at_once() -> 
         nonlocal running, most
         running += 1
         most = max(most, running)
-        if running == jobs.AT_ONCE:
+        if running == background_calls.AT_ONCE:
             full.set()
         await full.wait()
         running -= 1
 
     async with asyncio.timeout(PATIENCE):
         await asked(server, "tools_batch", calls=[{"tool_name": "wait"}] * 20, parallel=True)
-    assert most == jobs.AT_ONCE
+    assert most == background_calls.AT_ONCE
 
 
 async def test_a_batch_of_batches_is_refused(server: Server) -> None:
@@ -302,7 +302,7 @@ async def test_a_batch_has_the_status_of_its_calls(server: Server, revision: str
 
 async def test_a_batch_has_bounds(server: Server) -> None:
     with pytest.raises(ToolError, match="calls"):
-        await asked(server, "tools_batch", calls=[{"tool_name": "count"}] * (jobs.MOST_CALLS + 1))
+        await asked(server, "tools_batch", calls=[{"tool_name": "count"}] * (background_calls.MOST_CALLS + 1))
     with pytest.raises(ToolError, match="calls"):
         await asked(server, "tools_batch", calls=[])
 
@@ -310,7 +310,7 @@ async def test_a_batch_has_bounds(server: Server) -> None:
 async def test_results_that_have_no_room_say_so(server: Server) -> None:
     @server.tool
     async def long() -> str:
-        return "x" * (jobs.LARGEST_BATCH // 2)
+        return "x" * (background_calls.LARGEST_BATCH // 2)
 
     found = await asked(
         server, "tools_batch", calls=[{"tool_name": "long"}, {"tool_name": "long"}, {"tool_name": "count"}]
@@ -433,7 +433,7 @@ async def test_a_call_that_takes_too_long_ends(shop: Server) -> None:
 
 async def test_only_so_many_run_at_once(server: Server) -> None:
     async with Client(server) as client:
-        for _ in range(jobs.MOST_RUNNING):
+        for _ in range(background_calls.MOST_RUNNING):
             await started(client, "hang")
         with pytest.raises(ToolError, match="which is the most"):
             await started(client, "hang")
@@ -441,7 +441,7 @@ async def test_only_so_many_run_at_once(server: Server) -> None:
 
 async def test_one_principal_cannot_hold_every_place(server: Server) -> None:
     async with Client(server, principal=Principal("ann")) as ann, Client(server, principal=Principal("bob")) as bob:
-        for _ in range(jobs.MAX_RUNNING_PER_PRINCIPAL):
+        for _ in range(background_calls.MAX_RUNNING_PER_PRINCIPAL):
             await started(ann, "hang")
         with pytest.raises(ToolError, match="of your calls are running"):
             await started(ann, "hang")
@@ -491,9 +491,9 @@ async def test_a_job_acts_for_whoever_started_it(shop: Server) -> None:
 
 async def test_what_ended_long_ago_is_forgotten() -> None:
     now = 0.0
-    kept = jobs.BackgroundCalls(kept_for=10.0, clock=lambda: now)
+    kept = background_calls.BackgroundCalls(kept_for=10.0, clock=lambda: now)
 
-    async def work(job: jobs.BackgroundCall) -> Any:
+    async def work(job: background_calls.BackgroundCall) -> Any:
         return {"status": "success", "data": None, "error": None, "explanation": None}
 
     job = kept.start("t", "", work)
@@ -514,7 +514,7 @@ async def test_a_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog
 async def test_calls_of_batches_are_logged_without_what_they_were_given(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "portico.contracts")
+    caplog.set_level(logging.INFO, "portico_services.contracts.api")
     await asked(server, "tools_batch", calls=[{"tool_name": "advice", "arguments": {"about": "my secret"}}])
     assert [record.getMessage() for record in caplog.records] == ["'advice': success"]
 

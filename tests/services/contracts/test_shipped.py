@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "specifications"))
 import write as shipped
 
 from portico import Client
-from portico.services import assembly
-from portico.services.contracts import definitions, lock, specification
-from portico.services.contracts.definitions import Contract
-from portico.services.contracts.invocations import INVOCATION
-from portico.services.contracts.lint import lint, lint_tools
-from portico.services.settings import ServeSettings
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico_services import assembly
+from portico_services.contracts import definitions, lockfile, spec_parser
+from portico_services.contracts.definitions import Contract
+from portico_services.contracts.invocation_names import INVOCATION
+from portico_services.contracts.lint import lint, lint_tools
+from portico_services.settings import ServeSettings
 
 
 class Shipped(NamedTuple):
@@ -47,7 +47,7 @@ def test_the_files_are_those_that_would_be_written(service: Shipped) -> None:
 
 def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
     """As `portico contracts lint --strict` has it: no warning either."""
-    text = (shipped.HERE / service.name / specification.FILE).read_text(encoding="utf-8")
+    text = (shipped.HERE / service.name / spec_parser.FILE).read_text(encoding="utf-8")
     found = [*lint(text), *lint_tools(service.contract, service.contract.tools)]
     assert [one for one in found if one.severity != "recommendation"] == []
 
@@ -62,15 +62,15 @@ def test_every_object_that_a_tool_takes_says_what_is_required(service: Shipped) 
 
 
 def test_nothing_has_drifted_from_the_lock(service: Shipped) -> None:
-    pinned = lock.read((shipped.HERE / service.name / lock.FILE).read_bytes())
-    assert lock.check(pinned, service.contract).changes == []
+    pinned = lockfile.read((shipped.HERE / service.name / lockfile.FILE).read_bytes())
+    assert lockfile.check(pinned, service.contract).changes == []
 
 
 def test_the_lock_fits_what_the_command_line_serves(service: Shipped, tmp_path: Path) -> None:
     portico = [sys.executable, "-m", "portico"]
     extent = shipped._WHOLE.get(service.name, service.name)
     serve = [*portico, "serve", "--services", extent, "--data", str(tmp_path)]
-    pinned = str(shipped.HERE / service.name / lock.FILE)
+    pinned = str(shipped.HERE / service.name / lockfile.FILE)
     check = subprocess.run(
         [*portico, "contracts", "check", "--lock", pinned, "--", *serve],
         capture_output=True, text=True, timeout=120, check=False,

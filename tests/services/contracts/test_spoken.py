@@ -9,8 +9,8 @@ import pydantic
 import pytest
 
 from portico import Client, Server
-from portico.contracts import MCPErrorDetail, MCPToolCall, MCPToolResult, call
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services.contracts.api import MCPErrorDetail, MCPToolCall, MCPToolResult, call
 
 LIMIT = MCPErrorDetail(error_type="ApiLimitExceeded", error_message="slow down", error_details={"retry_after": 3})
 

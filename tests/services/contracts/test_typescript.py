@@ -19,10 +19,10 @@ from schemas_by_chance import ARGUMENTS, SCHEMAS
 
 import node
 from portico import Server
-from portico.services.contracts import asking
-from portico.services.contracts.codegen.surface import surface
-from portico.services.contracts.codegen.typescript import typescript
-from portico.services.contracts.definitions import Contract, contract_of
+from portico_services.contracts import invoker
+from portico_services.contracts.codegen.client_model import surface
+from portico_services.contracts.codegen.typescript import typescript
+from portico_services.contracts.definitions import Contract, contract_of
 
 HERE = Path(__file__).resolve().parent
 PINS = HERE / "typescript"
@@ -164,7 +164,7 @@ def written(contract: Contract) -> str:
 
 @pytest.fixture
 async def client(shop: Server) -> str:
-    return written(await asking.contract_from(shop))
+    return written(await invoker.contract_from(shop))
 
 
 def test_the_client_type_checks_with_both_official_clients(compiled: Compile, client: str) -> None:

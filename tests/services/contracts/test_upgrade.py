@@ -11,14 +11,14 @@ import pytest
 from msgspec import Struct
 
 from portico import Client, ProtocolError, Server
-from portico.contracts import MCPToolCall, call
+from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
-from portico.server.endpoint import exchange
-from portico.services.contracts import asking, diff
-from portico.transport import introduction
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.wire.revisions import REVISIONS
+from portico.server.http import exchange
+from portico.transports import version_discovery
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
+from portico_services.contracts import diff, invoker
+from portico_services.contracts.api import MCPToolCall, call
 
 
 class Before(Struct):
@@ -84,7 +84,7 @@ def request(**arguments: Any) -> MCPToolCall:
 
 
 async def test_a_new_field_is_a_minor_change() -> None:
-    old, new = [await asking.contract_from(make(strict=True)) for make in (first, second)]
+    old, new = [await invoker.contract_from(make(strict=True)) for make in (first, second)]
     assert diff.diff(old, new).level == "minor"
 
 
@@ -105,7 +105,7 @@ async def test_a_new_field_breaks_no_client(revision: str, strict: bool) -> None
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_server_that_is_started_anew_over_http(revision: str) -> None:
-    introduction._remembered.clear()
+    version_discovery._remembered.clear()
     async with listening(first(strict=True)) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", revision=revision)
         await client.open()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.services.live import Live
-from portico.transport.loops import new_loop
+from portico.transports.event_loop import new_loop
+from portico_services.livepython import Live
 
 sys.path.insert(0, str(Path(__file__).parent))  # for prison.py and escapes.py
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from portico import Client
-from portico.services.live import Live
-from portico.services.live.jail import obstacle
-from portico.services.live.limits import Limits
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox.landlock import obstacle
+from portico_services.livepython.sandbox.limits import Limits
 
 # A revision that has pings.
 REVISION = "2025-11-25"

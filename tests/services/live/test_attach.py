@@ -14,8 +14,9 @@ import pytest
 from prison import REVISION, Talk, until
 
 from portico import Client, Server, ToolError, UsageError
-from portico.services.live import attach, attached
-from portico.services.live.attached import Attached
+from portico_services.livepython import attach
+from portico_services.livepython import attach as attached
+from portico_services.livepython.attach import Attached
 
 
 class Account:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.live.image import Interpreter
-from portico.services.live.names import InspectionError
+from portico_services.livepython.sandbox.interpreter import Interpreter
+from portico_services.livepython.sandbox.name_resolution import InspectionError
 
 ACCOUNT = '''
 class Base:

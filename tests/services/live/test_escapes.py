@@ -18,8 +18,8 @@ from escapes import ALL, Escape
 from prison import PATIENCE, REVISION, Talk, jail_only, until
 
 from portico import Client, Server
-from portico.services.live import Live
-from portico.services.live.limits import MIB
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox.limits import MIB
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 

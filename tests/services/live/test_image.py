@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from portico.services.live.display import PNG, json_of, markdown, table_of
-from portico.services.live.image import Interpreter
-from portico.services.live.limits import Limits
-from portico.services.live.names import InspectionError
+from portico_services.livepython.sandbox.display import PNG, json_of, markdown, table_of
+from portico_services.livepython.sandbox.interpreter import Interpreter
+from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.name_resolution import InspectionError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from portico.services.live.image import Interpreter
-from portico.services.live.names import InspectionError
+from portico_services.livepython.sandbox.interpreter import Interpreter
+from portico_services.livepython.sandbox.name_resolution import InspectionError
 
 CODE = '''
 from dataclasses import dataclass

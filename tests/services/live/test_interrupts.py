@@ -11,8 +11,8 @@ import pytest
 from prison import REVISION, Talk, jail_only, until
 
 from portico import Client, Server
-from portico.services.live import workers
-from portico.services.live.attached import Attached
+from portico_services.livepython.attach import Attached
+from portico_services.livepython.sandbox import worker
 
 Begin = Callable[..., Any]
 
@@ -87,7 +87,7 @@ async def test_names_survive_a_timeout(talk: Begin, code: str) -> None:
 async def test_what_does_not_yield_is_ended_and_its_names_are_saved_first(
     talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.2)
     live = await talk()
     await live.run(HELD)
     told = await live.text(code, timeout=0.1)
@@ -126,8 +126,8 @@ HELD_STILL = "points[0] is first and points[4].double() == 8"
 async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
     talk: Begin, earlier: str, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(workers, "RESCUE_SECONDS", 3.0)
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "RESCUE_SECONDS", 3.0)
     live = await talk()
     code = f"{before}\n{STUBBORN['a C function that does not come back']}"
     await live.run(earlier)
@@ -148,7 +148,7 @@ async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
 @jail_only
 @pytest.mark.parametrize("code", ["while True: pass", "import itertools; any(itertools.repeat(0))"])
 async def test_time_that_is_up_is_told_to_programs(talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.2)
     live = await talk()
     result = await live.run(code, timeout=0.1)
     assert result.meta["portico/error"]["error_type"] == "TimeoutError"

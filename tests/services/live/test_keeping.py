@@ -12,8 +12,8 @@ from prison import REVISION, Talk, jail_only
 
 from portico import Client, Server
 from portico.extend import Principal
-from portico.services.live import Live, keeping, saved
-from portico.services.live.attached import Attached
+from portico_services.livepython import Live, session_files, session_tools
+from portico_services.livepython.attach import Attached
 
 Begin = Callable[..., Any]
 pytestmark = jail_only
@@ -103,9 +103,9 @@ async def test_large_sessions_travel_in_parts_up_to_a_bound(kept: Begin, monkeyp
     await live.run("before = big", session="other")
     assert not (await live.call("restore_session", name="big", session="other")).is_error
     assert await live.text("len(big)", session="other") == "3000000"
-    monkeypatch.setattr(keeping, "LARGEST", 2_000_000)
+    monkeypatch.setattr(session_tools, "LARGEST", 2_000_000)
     assert "2,000,000 can be saved. The largest are big (3," in (await live.call("save_session", name="big")).text
-    monkeypatch.setattr(saved, "MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(session_files, "MOST_BYTES", 3_000_000)
     await live.run("big = 1")
     assert "no room" in (await live.call("save_session", name="small")).text
 

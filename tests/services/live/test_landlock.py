@@ -15,8 +15,8 @@ import pytest
 from prison import jail_only
 
 import portico
-from portico.services.live import jail, kernel
-from portico.services.live.limits import Limits
+from portico_services.livepython.sandbox import landlock, syscalls
+from portico_services.livepython.sandbox.limits import Limits
 
 SOURCE = str(Path(portico.__file__).parent.parent)
 
@@ -24,8 +24,8 @@ SOURCE = str(Path(portico.__file__).parent.parent)
 PROGRAM = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from portico.services.live import jail
-from portico.services.live.limits import Limits
+from portico_services.livepython import jail
+from portico_services.livepython.sandbox.limits import Limits
 scratch, threads = sys.argv[2], int(sys.argv[3])
 limits = Limits(threads=threads)
 child = os.fork()
@@ -61,54 +61,54 @@ os.waitpid(child, 0)
 
 
 def test_each_version_holds_more_than_the_one_before() -> None:
-    rights = [jail.handled(abi) for abi in range(1, 9)]
+    rights = [landlock.handled(abi) for abi in range(1, 9)]
     assert rights[0] == 0b1111111111111
-    assert rights[1] == rights[0] | jail.REFER
-    assert rights[2] == rights[3] == rights[1] | jail.TRUNCATE
-    assert rights[4] == rights[7] == rights[2] | jail.IOCTL_DEV
+    assert rights[1] == rights[0] | landlock.REFER
+    assert rights[2] == rights[3] == rights[1] | landlock.TRUNCATE
+    assert rights[4] == rights[7] == rights[2] | landlock.IOCTL_DEV
 
 
 def test_nothing_that_is_given_lets_anything_be_executed() -> None:
-    for path, rights in jail.rules("/scratch", ["/python"]):
-        assert not rights & (jail.EXECUTE | jail.MAKE_CHAR | jail.MAKE_BLOCK | jail.MAKE_SOCK)
-        assert not rights & jail.WRITE_FILE or path in ("/scratch", "/dev/null")
+    for path, rights in landlock.rules("/scratch", ["/python"]):
+        assert not rights & (landlock.EXECUTE | landlock.MAKE_CHAR | landlock.MAKE_BLOCK | landlock.MAKE_SOCK)
+        assert not rights & landlock.WRITE_FILE or path in ("/scratch", "/dev/null")
 
 
 def test_a_project_that_is_installed_for_editing_is_not_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend("/somewhere/project")
-    assert "/somewhere/project" not in jail.installation()
-    assert "/somewhere/project" in jail.installation(["/somewhere/project"])
+    assert "/somewhere/project" not in landlock.installation()
+    assert "/somewhere/project" in landlock.installation(["/somewhere/project"])
 
 
 def test_a_system_without_landlock_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *arguments: object) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(jail, "syscall", refuse)
-    reason = jail.obstacle(Limits())
+    monkeypatch.setattr(landlock, "syscall", refuse)
+    reason = landlock.obstacle(Limits())
     assert reason is not None
     assert "Landlock" in reason
     assert "lsm=" in reason
 
 
 def test_another_machine_says_that_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel.platform, "machine", lambda: "riscv64")
-    assert "riscv64" in (jail.obstacle(Limits()) or "")
+    monkeypatch.setattr(syscalls.platform, "machine", lambda: "riscv64")
+    assert "riscv64" in (landlock.obstacle(Limits()) or "")
 
 
 def test_another_system_says_that_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jail.sys, "platform", "darwin")
-    assert "darwin" in (jail.obstacle(Limits()) or "")
+    monkeypatch.setattr(landlock.sys, "platform", "darwin")
+    assert "darwin" in (landlock.obstacle(Limits()) or "")
 
 
 def test_threads_are_refused_to_root_who_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     if sys.platform != "linux":
         pytest.skip("there is no jail on this system")
-    monkeypatch.setattr(jail.os, "getuid", lambda: 0)
-    monkeypatch.setattr(jail, "version", lambda: 1)
-    monkeypatch.setattr(jail.seccomp, "check", lambda: None)
-    assert jail.obstacle(Limits()) is None
-    assert "root" in (jail.obstacle(Limits(threads=4)) or "")
+    monkeypatch.setattr(landlock.os, "getuid", lambda: 0)
+    monkeypatch.setattr(landlock, "version", lambda: 1)
+    monkeypatch.setattr(landlock.seccomp, "check", lambda: None)
+    assert landlock.obstacle(Limits()) is None
+    assert "root" in (landlock.obstacle(Limits(threads=4)) or "")
 
 
 def _someone_else() -> tuple[str, dict[str, object]]:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from escapes import ALL
 
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.calling.tools import Tool
-from portico.services.live import Live, seccomp
-from portico.services.live.keeping import LARGEST
-from portico.services.live.limits import KIB, MIB, Limits
-from portico.services.live.saved import MOST_BYTES
-from portico.services.live.workers import CHECK_SECONDS, GRACE_SECONDS, INTERRUPT_SECONDS
+from portico.server.components.prompts import Prompt
+from portico.server.components.resources import Resource
+from portico.server.components.tools import Tool
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox import seccomp
+from portico_services.livepython.sandbox.limits import KIB, MIB, Limits
+from portico_services.livepython.sandbox.worker import CHECK_SECONDS, GRACE_SECONDS, INTERRUPT_SECONDS
+from portico_services.livepython.session_files import MOST_BYTES
+from portico_services.livepython.session_tools import LARGEST
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live.md").read_text()
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from prison import REVISION, jail_only, until
 
-from portico.services.live.forking import Forking
-from portico.services.live.kernel import SandboxUnavailable
-from portico.services.live.limits import Limits
-from portico.services.live.names import InspectionError
-from portico.services.live.pool import SessionPool
+from portico_services.livepython.sandbox.forked_worker import Forking
+from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.name_resolution import InspectionError
+from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
+from portico_services.livepython.session_pool import SessionPool
 
 pytestmark = jail_only
 

@@ -11,7 +11,8 @@ import pytest
 from prison import jail_only
 
 from portico import UsageError
-from portico.services.live import Live, projects
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox import project_imports
 
 Begin = Callable[..., Any]
 
@@ -47,12 +48,12 @@ def flat(tmp_path: Path) -> Path:
 
 
 def test_packages_are_found_in_both_layouts(in_src: Path, flat: Path) -> None:
-    assert projects.find([str(in_src)], []) == {
+    assert project_imports.find([str(in_src)], []) == {
         "shop": str(in_src / "src" / "shop"),
         "spread": str(in_src / "src" / "spread"),
         "alone": str(in_src / "src" / "alone.py"),
     }
-    assert projects.find([str(flat)], []).keys() == {"booth", "single"}
+    assert project_imports.find([str(flat)], []).keys() == {"booth", "single"}
 
 
 def test_packages_are_found_where_an_installation_for_editing_points(tmp_path: Path) -> None:
@@ -76,12 +77,12 @@ def test_packages_are_found_where_an_installation_for_editing_points(tmp_path: P
             "two-1.dist-info/direct_url.json": "[]",
         },
     )
-    assert projects.find([str(project)], [str(site)]).keys() == {"by_path", "by_url", "mapped"}
+    assert project_imports.find([str(project)], [str(site)]).keys() == {"by_path", "by_url", "mapped"}
 
 
 def test_what_leads_out_of_the_project_is_not_its_own(tmp_path: Path, flat: Path) -> None:
     (flat / "out").symlink_to(write(tmp_path / "outside", **{"__init__.py": ""}))
-    assert "out" not in projects.find([str(flat)], [])
+    assert "out" not in project_imports.find([str(flat)], [])
 
 
 @jail_only

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.services.live.protocol import Frames, TooLong, pack, read, write
+from portico_services.livepython.sandbox.framing import Frames, TooLong, pack, read, write
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 50), min_size=1))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from portico.services.live import saving
-from portico.services.live.image import Interpreter
-from portico.services.live.names import InspectionError
+from portico_services.livepython.sandbox import session_pickle
+from portico_services.livepython.sandbox.interpreter import Interpreter
+from portico_services.livepython.sandbox.name_resolution import InspectionError
 
 CODE = '''
 import json as j, math
@@ -112,12 +112,12 @@ def test_what_cannot_be_read_any_more_does_not_take_the_rest_along(
         "import gone_with_tests\nshared = [1, 2]\na = {'shared': shared}\n"
         "near = [1]; lost = [gone_with_tests.Thing(), near]\nc = shared\nd = 'd' * 100000"
     )
-    data = saving.saved(image.namespace, [])[0]
+    data = session_pickle.saved(image.namespace, [])[0]
     (tmp_path / "gone_with_tests.py").unlink()
     del sys.modules["gone_with_tests"]
     sys.path_importer_cache.clear()
     names: dict[str, Any] = {}
-    back, failed = saving.restored(data, names, None, None)  # type: ignore[arg-type]
+    back, failed = session_pickle.restored(data, names, None, None)  # type: ignore[arg-type]
     # With what shares objects with it, which would not be the same any more.
     assert failed.keys() == {"gone_with_tests", "lost", "near"}
     assert back == ["a", "c", "d", "shared"]
@@ -183,7 +183,7 @@ def test_what_wants_to_end_the_worker_does_not_keep_the_rest_from_being_restored
     builtins = sys.modules["builtins"]
     vars(builtins)["exit_"] = sys.exit
     try:
-        back, failed = saving.restored(data, other.namespace, other._run, other.define_method)
+        back, failed = session_pickle.restored(data, other.namespace, other._run, other.define_method)
     finally:
         del vars(builtins)["exit_"]
     assert "x" in back and failed["sly"] == "SystemExit: 1"
@@ -199,7 +199,7 @@ def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
 @pytest.mark.parametrize("data", [b"", b"x", b"{}\n", b'{"modules": 1}\n', b"[]"])
 def test_what_is_no_saved_session_is_refused(fresh: Any, data: bytes) -> None:
     with pytest.raises(InspectionError, match="no saved session"):
-        saving.restored(data, {}, None, None)  # type: ignore[arg-type]
+        session_pickle.restored(data, {}, None, None)  # type: ignore[arg-type]
 
 
 def test_two_that_are_restored_at_once_do_not_mix(fresh: Any) -> None:
@@ -212,7 +212,7 @@ def test_two_that_are_restored_at_once_do_not_mix(fresh: Any) -> None:
 
 def test_names_that_share_objects_are_together_however_many_there_are() -> None:
     chain = {"a": {1: None}, "b": {2: None}, "c": {3: None}, "d": {1: None, 3: None}, "e": {}, "f": {2: None, 4: None}}
-    assert saving._groups(chain) == [["a", "c", "d"], ["b", "f"], ["e"]]
+    assert session_pickle._groups(chain) == [["a", "c", "d"], ["b", "f"], ["e"]]
 
     def seconds(most: int) -> float:
         """The shortest of some, since other things may happen meanwhile."""
@@ -220,7 +220,7 @@ def test_names_that_share_objects_are_together_however_many_there_are() -> None:
         took = []
         for _ in range(5):
             began = time.process_time()
-            saving._groups(named)
+            session_pickle._groups(named)
             took.append(time.process_time() - began)
         return min(took)
 
@@ -243,7 +243,7 @@ def test_a_value_that_is_never_written_is_left_out_and_the_others_are_not(monkey
             while True:
                 pass
 
-    monkeypatch.setattr(saving, "SECONDS", 0.05)
-    _, names, left_out = saving.saved({"endless": Endless(), "one": 1}, [])
+    monkeypatch.setattr(session_pickle, "SECONDS", 0.05)
+    _, names, left_out = session_pickle.saved({"endless": Endless(), "one": 1}, [])
     assert names == ["one"]
     assert "it takes more than 0.05 s" in left_out["endless"]

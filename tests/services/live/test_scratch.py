@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.live import scratch
-from portico.services.live.forking import Forked
-from portico.services.live.limits import Limits
-from portico.services.live.scratch import remove, usage
+from portico_services.livepython.sandbox import scratch_dir
+from portico_services.livepython.sandbox.forked_worker import Forked
+from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.scratch_dir import remove, usage
 
 
 def test_what_is_on_the_disk_counts_and_not_what_it_claims_to_be(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ async def test_what_has_not_run_is_not_counted_again(tmp_path: Path, monkeypatch
     """Of a session that sleeps over many files, the files are counted once."""
     counted: list[str] = []
     ran: list[int | None] = [5, 5, 5, 7, 7, None, None]
-    monkeypatch.setattr(scratch, "usage", lambda directory, process, *, most: counted.append(directory) or (0, 0))
-    monkeypatch.setattr(scratch, "time_run", lambda process: ran.pop(0))
+    monkeypatch.setattr(scratch_dir, "usage", lambda directory, process, *, most: counted.append(directory) or (0, 0))
+    monkeypatch.setattr(scratch_dir, "time_run", lambda process: ran.pop(0))
     ours, theirs = socket.socketpair()
     ends = Forked(ours, os.open(os.devnull, os.O_RDONLY), str(tmp_path))
     counts = []
@@ -117,9 +117,9 @@ def test_how_long_a_process_has_run_is_the_same_while_it_does_not() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         os.kill(other.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, other.pid, os.WSTOPPED)
-        before = scratch.time_run(other.pid)
-        assert before == scratch.time_run(other.pid)
+        before = scratch_dir.time_run(other.pid)
+        assert before == scratch_dir.time_run(other.pid)
         other.kill()
-    assert scratch.time_run(other.pid) is None
-    mine = scratch.time_run(os.getpid())
+    assert scratch_dir.time_run(other.pid) is None
+    mine = scratch_dir.time_run(os.getpid())
     assert mine is None or mine > 0

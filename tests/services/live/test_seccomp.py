@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prison import jail_only
 
-from portico.services.live import seccomp
-from portico.services.live.kernel import ARCHITECTURES, NEWEST, Architecture
-from portico.services.live.seccomp import ABSENT, ALLOW, KILL, PRETEND, REFUSE
+from portico_services.livepython.sandbox import seccomp
+from portico_services.livepython.sandbox.seccomp import ABSENT, ALLOW, KILL, PRETEND, REFUSE
+from portico_services.livepython.sandbox.syscalls import ARCHITECTURES, NEWEST, Architecture
 
 PID = 4711
 MACHINES = list(ARCHITECTURES)

@@ -14,12 +14,12 @@ from prison import REVISION, jail_only, until
 
 from portico import Client, Server, UsageError
 from portico.auth.principal import Principal
-from portico.services.live import Live, attach, service
-from portico.services.live.forking import Forking
-from portico.services.live.kernel import SandboxUnavailable
-from portico.services.live.limits import MIB, Limits
-from portico.wire.errors import ProtocolError
-from portico.wire.revisions import HANDSHAKE, LATEST
+from portico.protocol.errors import ProtocolError
+from portico.protocol.versions import HANDSHAKE, LATEST
+from portico_services.livepython import Live, attach, service
+from portico_services.livepython.sandbox.forked_worker import Forking
+from portico_services.livepython.sandbox.limits import MIB, Limits
+from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 
 Begin = Callable[..., Any]
 
@@ -401,7 +401,7 @@ async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -
 
 
 async def test_without_a_jail_there_is_no_service_unless_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.live.pool.obstacle", lambda limits: "there is no Landlock here")
+    monkeypatch.setattr("portico_services.livepython.session_pool.obstacle", lambda limits: "there is no Landlock here")
     with pytest.raises(UsageError, match=r"there is no Landlock here\. Set strict to true, or unsafe"):
         Live()
     assert Live(unsafe=True).mode.startswith("UNSAFE")
@@ -509,7 +509,7 @@ for name in ("send_fds", "recv_fds"):
 for name in ("fork", "setsid", "nice"):
     delattr(os, name)
 sys.platform = "win32"
-from portico.services.live import Live
+from portico_services.livepython import Live
 from portico import UsageError
 Live(strict=True)
 try:

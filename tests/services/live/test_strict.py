@@ -15,7 +15,8 @@ import pytest
 from prison import REVISION, Talk
 
 from portico import Client, Server, UsageError
-from portico.services.live import Live, wasm
+from portico_services.livepython import Live
+from portico_services.livepython.sandbox import wasm
 
 HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
 NEWER = ("python3.14", "python3.13", "python3.12")
@@ -60,11 +61,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_what_goes_inside_can_be_loaded_in_its_order() -> None:
     """As text, where there is nothing of ours but what came before: here in a Python that has not got us."""
     loads = [
-        f"load('portico.services.live.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
+        f"load('portico_services.livepython.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
         for name in wasm._INSIDE
     ]
     asks = [
-        "guest = sys.modules['portico.services.live.guest']; guest.begin('{}')",
+        "guest = sys.modules['portico_services.livepython.sandbox.wasm_guest']; guest.begin('{}')",
         "ask = lambda op, **given: guest.answer(guest.json.dumps({'op': op, 'arguments': given}))",
         "ask('evaluate', expression='class A:\\n    def f(self): return 1\\na = A()')",
         "ask('define_method', className='A', source='def f(self): return 2')",

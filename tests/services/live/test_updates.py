@@ -10,8 +10,8 @@ import pytest
 from prison import REVISION, jail_only
 
 from portico import Server
-from portico.services.live import Live
-from portico.services.live.asking import MOST_KNOWN
+from portico_services.livepython import Live
+from portico_services.livepython.worker_client import MOST_KNOWN
 
 pytestmark = jail_only
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from portico.services.live import workers
-from portico.services.live.limits import LONGEST_REPLY, Limits
-from portico.services.live.protocol import pack
-from portico.services.live.workers import UNASKED, PythonWorker, WorkerEnded, WorkerReply
+from portico_services.livepython.sandbox import worker as workers
+from portico_services.livepython.sandbox.framing import pack
+from portico_services.livepython.sandbox.limits import LONGEST_REPLY, Limits
+from portico_services.livepython.sandbox.worker import UNASKED, PythonWorker, WorkerEnded, WorkerReply
 
 PATIENCE = 10.0
 

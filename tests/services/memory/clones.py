@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from portico.services.memory.share.sync import REF, sync
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.records import Record
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.records import Record
+from portico_services.memory.sync.engine import REF, sync
 
 Clone = Callable[[str], Any]
 GONE = Record(id="", domain="", namespace="", content="", status="deleted", at=0, created_at=0, updated_at=0, digest="")

@@ -20,10 +20,10 @@ from clones import Clone, git  # noqa: E402
 
 from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
-from portico.services import repository  # noqa: E402
-from portico.services.memory.service.service import Memory  # noqa: E402
-from portico.services.memory.store.memories import HISTORY, MIGRATIONS, Memories  # noqa: E402
 from portico.store.database import Database  # noqa: E402
+from portico_services import git_project  # noqa: E402
+from portico_services.memory.service import Memory  # noqa: E402
+from portico_services.memory.store.memory_store import HISTORY, MIGRATIONS, Memories  # noqa: E402
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
             folder = tmp_path / name
             git(tmp_path, "clone", "--quiet", str(origin), str(folder))
             database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
-            where = repository.look(folder)
+            where = git_project.look(folder)
             memories = Memories(database).of(where)
             await memories.open()
             stack.push_async_callback(memories.close)

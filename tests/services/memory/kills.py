@@ -17,9 +17,9 @@ import signal
 import sys
 import time
 
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 WORDS = re.findall(r"\w+", """
     harbour lantern meadow copper violin glacier saffron timber orchid canyon marble thistle walnut ember falcon

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from portico import Client
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.records import Record
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.records import Record
 
 HOSTILE = [
     'content:* OR "x" AND NOT (y) NEAR/3 z^2 -col:',

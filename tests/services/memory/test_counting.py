@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from remembering import keep, said
 
-from portico.services import moments
-from portico.services.memory.search import index_build, positions
-from portico.services.memory.share import export_import
-from portico.services.memory.store import cleanup, graph, statistics
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import HISTORY, MIGRATIONS, Memories
-from portico.services.memory.store.namespaces import CURRENT
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services import timestamps
+from portico_services.memory import export_import
+from portico_services.memory.extras import graph
+from portico_services.memory.search import doc_ids, index_builder
+from portico_services.memory.store import garbage_collection, statistics
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import HISTORY, MIGRATIONS, Memories
+from portico_services.memory.store.namespaces import CURRENT
 
 
 def counted(tx: Transaction) -> dict[str, Any]:
@@ -85,15 +86,15 @@ async def test_counts_are_right_after_every_change(memories: Memories, monkeypat
     await agree(memories)
     assert await memories.reindex() == 3
     await agree(memories)
-    await memories.write(index_build.begin)
+    await memories.write(index_builder.begin)
     await agree(memories)
-    while await memories.write(index_build.build):
+    while await memories.write(index_builder.build):
         pass
-    later = moments.now() + 2 * 3_600_000
-    monkeypatch.setattr(moments, "now", lambda: later)
-    await cleanup.collect(memories, dry_run=False, branch="main", purge=True, older_than="1s")
+    later = timestamps.now() + 2 * 3_600_000
+    monkeypatch.setattr(timestamps, "now", lambda: later)
+    await garbage_collection.collect(memories, dry_run=False, branch="main", purge=True, older_than="1s")
     await agree(memories)
-    assert await cleanup.erase(memories, author="Ann") == 1
+    assert await garbage_collection.erase(memories, author="Ann") == 1
     await agree(memories)
     await memories.delete_all(memories.filter("project:*"), dry_run=False, hard=True)
     await agree(memories)
@@ -159,13 +160,13 @@ def migrations_before(number: str, folder: Path) -> Path:
 
 
 def _indexed_as_it_was(tx: Transaction) -> None:
-    tx.run(f"update memory_indexed set format = {index_build.FORMAT}, at = null, place = null, memory = null")
+    tx.run(f"update memory_indexed set format = {index_builder.FORMAT}, at = null, place = null, memory = null")
     scope = tx.one(
         int,
         "insert into memory_scope (domain, namespace, project, memories, threads) "
         "values ('project', 'decisions', 'here/project', 1, 1) returning number",
     )
-    seat = positions.seat(scope, 0, positions.ALONE)
+    seat = doc_ids.seat(scope, 0, doc_ids.ALONE)
     tx.run("insert into memory_seat (seat, memory) values (?, 'aa01')", (seat,))
     terms = ["redi", "aa01", "@1/1", "januari", "1970"]
     tx.run("insert into memory_terms (seat, terms, model) values (?, ?, 'minilm')", (seat, " ".join(terms)))
@@ -192,7 +193,7 @@ def _as_it_was(tx: Transaction) -> None:
 
 async def test_what_is_deleted_in_bulk_goes_in_pieces(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gives up in between has deleted those of the pieces before."""
-    monkeypatch.setattr("portico.services.memory.store.memories.BATCH", 10)
+    monkeypatch.setattr("portico_services.memory.store.memory_store.BATCH", 10)
     await memories.capture_all([Draft(content=f"step {number}", namespace="progress") for number in range(35)])
     told: list[int] = []
 
@@ -211,9 +212,9 @@ async def test_what_is_deleted_in_bulk_goes_in_pieces(memories: Memories, monkey
 
 
 async def test_bulk_work_tells_how_far_it_is(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.memory.store.memories.BATCH", 10)
-    monkeypatch.setattr("portico.services.memory.store.cleanup.BATCH", 10)
-    monkeypatch.setattr("portico.services.memory.share.export_import.LOT", 10)
+    monkeypatch.setattr("portico_services.memory.store.memory_store.BATCH", 10)
+    monkeypatch.setattr("portico_services.memory.store.garbage_collection.BATCH", 10)
+    monkeypatch.setattr("portico_services.memory.export_import.LOT", 10)
     client = await serving(offered="all")
     lines = [
         json.dumps({"id": f"{number:016x}", "namespace": "progress", "content": f"step {number}", "author": "Ann"})

@@ -9,9 +9,9 @@ import pytest
 from clones import Clone, both, git
 from remembering import found, keep
 
-from portico.services.memory.errors import SyncFailed
-from portico.services.memory.share.git import Git
-from portico.services.memory.share.sync import REF, sync
+from portico_services.memory.errors import SyncFailed
+from portico_services.memory.sync.engine import REF, sync
+from portico_services.memory.sync.git_repository import Git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
@@ -284,7 +284,7 @@ async def test_what_a_killed_process_has_left_is_removed(
     (left / "refs").symlink_to(inside / "refs")
     with Git.opened(tmp_path / "ann"):
         assert left.exists()  # it may belong to somebody who is at work
-    monkeypatch.setattr("portico.services.memory.share.git._STALE_SECONDS", -1.0)
+    monkeypatch.setattr("portico_services.memory.sync.git_repository._STALE_SECONDS", -1.0)
     with Git.opened(tmp_path / "ann"):
         assert not left.exists()
     assert (inside / "refs").is_dir()

@@ -13,10 +13,11 @@ import pytest
 from remembering import CAPTURE, KEY, refused, said
 
 from portico import Client, UsageError, screening
-from portico.services import assembly, texts
-from portico.services.memory.service.service import Memory
-from portico.services.memory.store import screening_policy
-from portico.services.memory.store.screening_policy import Guard
+from portico_services import assembly
+from portico_services import text as texts
+from portico_services.memory.service import Memory
+from portico_services.memory.store import screening as screening_policy
+from portico_services.memory.store.screening import Guard
 
 Serving = Callable[..., Any]
 MAIL = "ann.lee" + "@" + "lindholm-bakery.se"

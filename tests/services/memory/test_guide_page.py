@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from portico import Client, Server
-from portico.services.memory.service.service import TOOLS, Memory
+from portico_services.memory.service import TOOLS, Memory
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "guide" / "memory.md").read_text()

@@ -11,11 +11,11 @@ import pytest
 from remembering import CAPTURE, KEY, said
 
 from portico import Server
-from portico.services.memory.service import models
-from portico.services.memory.service.service import Memory
-from portico.wire.content import ImageContent
-from portico.wire.inputs import CreateMessageParams, CreateMessageResult
-from portico.wire.revisions import LATEST, REVISIONS
+from portico.protocol.client_features import CreateMessageParams, CreateMessageResult
+from portico.protocol.content import ImageContent
+from portico.protocol.versions import LATEST, REVISIONS
+from portico_services.memory.extras import model_fallback
+from portico_services.memory.service import Memory
 
 Serving = Callable[..., Any]
 Connect = Callable[..., Any]
@@ -194,7 +194,7 @@ async def test_a_configured_model_that_talks_nonsense_is_no_reason_to_fail(servi
 async def test_a_configured_model_that_never_answers_is_given_up(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "PROVIDER_SECONDS", 0.05)
+    monkeypatch.setattr(model_fallback, "PROVIDER_SECONDS", 0.05)
 
     async def provider(question: str, tokens: int) -> str:
         await asyncio.get_running_loop().create_future()

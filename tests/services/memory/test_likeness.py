@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from portico.services.memory.search.likeness import (
+from portico_services.memory.store.entities import extract
+from portico_services.memory.store.near_duplicates import (
     RELATED,
     SAME,
     USUALLY_SAME,
@@ -16,7 +17,6 @@ from portico.services.memory.search.likeness import (
     likeness,
     overlap,
 )
-from portico.services.memory.store.entities import extract
 
 # Few words, so that many of them are alike.
 TEXTS = some.lists(some.sampled_from(["the", "cache", "is", "not", "kept", "7", "9", "long", "here"]), max_size=12).map(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from remembering import HOSTILE, found, keep
 
-from portico.services import moments
-from portico.services.memory.errors import InvalidInput, MemoryChanged, NoSuchMemory, UnknownNamespace
-from portico.services.memory.store import inputs
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
+from portico_services import timestamps
+from portico_services.memory.errors import InvalidInput, MemoryChanged, NoSuchMemory, UnknownNamespace
+from portico_services.memory.store import validation
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 
 async def test_what_was_captured_is_recalled(memories: Memories) -> None:
@@ -200,17 +200,17 @@ async def test_a_contradiction_is_pointed_out_and_stored(memories: Memories) -> 
 
 
 async def test_what_was_known_at_a_moment(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = inputs.moment("2026-03-01")
-    monkeypatch.setattr(moments, "now", lambda: clock)
+    clock = validation.moment("2026-03-01")
+    monkeypatch.setattr(timestamps, "now", lambda: clock)
     kept = await keep(memories, "The leader is Ann", "context")
-    clock = inputs.moment("2026-03-10")
+    clock = validation.moment("2026-03-10")
     await memories.update(kept.id, content="The leader is Bob")
     gone = await keep(memories, "A short visit of the leader", "context")
-    clock = inputs.moment("2026-03-20")
+    clock = validation.moment("2026-03-20")
     await memories.delete(gone.id)
 
     async def at(day: str, query: str = "") -> list[str]:
-        page = await memories.recall(query, memories.filter(""), as_of=inputs.moment(day))
+        page = await memories.recall(query, memories.filter(""), as_of=validation.moment(day))
         return sorted(hit.record.content for hit in page.hits)
 
     assert await at("2026-02-01") == []
@@ -223,8 +223,8 @@ async def test_what_has_expired_is_not_seen(memories: Memories, monkeypatch: pyt
     await keep(memories, "For a day only: mango", ttl="24h")
     await keep(memories, "For ever: mango", ttl="0")
     assert len(await found(memories, "mango")) == 2
-    later = moments.now() + 25 * 3_600_000
-    monkeypatch.setattr(moments, "now", lambda: later)
+    later = timestamps.now() + 25 * 3_600_000
+    monkeypatch.setattr(timestamps, "now", lambda: later)
     assert await found(memories, "mango") == ["For ever: mango"]
     assert await found(memories) == ["For ever: mango"]
 

@@ -13,11 +13,11 @@ from clones import Clone, state
 from remembering import CAPTURE, said
 
 from portico import Client, Server
-from portico.services import repository
-from portico.services.memory.service.service import Memory
-from portico.services.memory.share.sync import sync
-from portico.services.memory.store.capture import Draft
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services import git_project
+from portico_services.memory.service import Memory
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.sync.engine import sync
 
 Serving = Callable[..., Any]
 
@@ -66,7 +66,7 @@ async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_
     for name in ("github.com/Owner/App", "GitHub.com/owner/app"):
         found = await said(clones[1], "memory_recall", filter=f"project:{name}")
         assert len(found["memories"]) == 2, name
-    assert repository.look(tmp_path / "x" / "app").former == "github.com/Owner/App"
+    assert git_project.look(tmp_path / "x" / "app").former == "github.com/Owner/App"
 
 
 async def test_what_was_stored_under_the_former_name_is_found(serving: Serving, tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ async def test_a_sync_goes_on_where_it_was_under_the_former_name(clone: Clone, t
     kept = (await ann.capture(Draft(content="Use PostgreSQL for storage", namespace="decisions"))).record
     await sync(ann)
     await sync(bob)
-    later = bob.of(repository.look(tmp_path / "bob"))
+    later = bob.of(git_project.look(tmp_path / "bob"))
     assert later.project != "folder/origin" and later.former == "folder/origin"
     done = await sync(later)
     assert (done.added, done.updated, done.sent, done.problems) == (0, 0, 0, [])
     assert (await later.get(kept.id)).project == later.project
     await later.update(kept.id, content="Use PostgreSQL 17 for storage")
     assert (await sync(later)).sent == 1
-    today = ann.of(repository.look(tmp_path / "ann"))
+    today = ann.of(git_project.look(tmp_path / "ann"))
     assert (await sync(today)).updated == 1
     assert (await state(today))[kept.id].content == "Use PostgreSQL 17 for storage"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from portico.services.memory.search import model, model_download
-from portico.services.memory.search.meaning import Encoder
-from portico.services.memory.search.minilm import TOGETHER, MiniLM
-from portico.services.memory.search.minilm_int8 import Int8MiniLM
-from portico.services.memory.search.word_pieces import WordPieces
+from portico_services.memory.search import model_download, model_loader
+from portico_services.memory.search.embeddings import Encoder
+from portico_services.memory.search.minilm import TOGETHER, MiniLM
+from portico_services.memory.search.minilm_int8 import Int8MiniLM
+from portico_services.memory.search.wordpiece import WordPieces
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
 
@@ -128,7 +128,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real() -> Path:
     """The real model. It is fetched where CI is set, and never elsewhere."""
     place = Path(__file__).resolve().parents[3] / ".bench"
-    found = model.find(place)
+    found = model_loader.find(place)
     if found is None:
         if not os.environ.get("CI"):
             pytest.skip("The model is not here: PORTICO_DATA=.bench portico memory model")
@@ -166,7 +166,7 @@ def test_the_vectors_of_the_real_model_in_eight_bits_are_near_those_of_the_formu
 @pytest.fixture
 def installed(drawn: Path, tmp_path: Path) -> Path:
     """A data directory with that model."""
-    folder = tmp_path / "models" / model.FOLDER
+    folder = tmp_path / "models" / model_loader.FOLDER
     folder.parent.mkdir()
     folder.symlink_to(drawn)
     return tmp_path
@@ -175,7 +175,7 @@ def installed(drawn: Path, tmp_path: Path) -> Path:
 def test_eight_bits_are_used_where_their_package_is_installed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(MiniLM, "encode_all", None)
-    found = model.meanings(installed)
+    found = model_loader.meanings(installed)
     assert found is not None
     assert len(found.encode(TEXTS)) == len(TEXTS)
 
@@ -188,9 +188,9 @@ def test_a_processor_without_eight_bits_has_the_same_vectors(
         raise failure("no such instructions")
 
     monkeypatch.setattr(Int8MiniLM, "__init__", refused)
-    found = model.meanings(installed)
+    found = model_loader.meanings(installed)
     assert found is not None
-    (vector,), (wanted,) = found.encode(["hello"]), MiniLM(model.find(installed) or Path()).encode_all(["hello"])
+    (vector,), (wanted,) = found.encode(["hello"]), MiniLM(model_loader.find(installed) or Path()).encode_all(["hello"])
     assert float(vector @ wanted) > NEAR
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from portico.services import moments
-from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import matching, other_words, recall
-from portico.services.memory.store import capture, changes, filters, narrowing, past, records, selection
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.namespaces import CURRENT, WRITABLE
 from portico.store.database import Database
 from portico.store.sqlite_transaction import SqliteTransaction
 from portico.store.transaction import Transaction
+from portico_services import timestamps
+from portico_services.memory.errors import InvalidInput
+from portico_services.memory.search import bm25, retrieval, synonyms
+from portico_services.memory.store import as_of, capture, filters, listing, mutations, query_plan, records
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.namespaces import CURRENT, WRITABLE
 
 # Rare, frequent and absent values of each key, alone and together.
 FILTERS = (
@@ -35,7 +35,7 @@ FILTERS = (
 
 def drafts(count: int) -> list[Draft]:
     """`rare` are the same few, however many others there are."""
-    start = moments.now() - 6 * 3_600_000
+    start = timestamps.now() - 6 * 3_600_000
     made = []
     for number in range(count):
         rare = number < 60 and number % 20 == 7
@@ -51,7 +51,7 @@ def drafts(count: int) -> list[Draft]:
                 path="rare/place.py" if rare else (f"src/m{number % 9}.py" if number % 4 else None),
                 branch="rare" if rare else ("main" if number % 2 else None),
                 source="ticket-3" if rare else ("wiki" if number % 3 == 1 else None),
-                at=moments.written(start + number * 6 * 3_600_000 // count),
+                at=timestamps.written(start + number * 6 * 3_600_000 // count),
             )
         )
     return made
@@ -70,9 +70,9 @@ async def test_every_index_gives_what_looking_at_all_gives(
 ) -> None:
     """However many are few: the conditions are then read by another index."""
     await filled(memories, 120)
-    monkeypatch.setattr(narrowing, "VERY_FEW", min(few, narrowing.VERY_FEW))
-    monkeypatch.setattr(narrowing, "FEW", few)
-    now = moments.now()
+    monkeypatch.setattr(query_plan, "VERY_FEW", min(few, query_plan.VERY_FEW))
+    monkeypatch.setattr(query_plan, "FEW", few)
+    now = timestamps.now()
 
     def plainly(tx: Transaction, wanted: filters.MemoryFilter) -> list[str]:
         condition, values = filters.where(wanted, CURRENT)
@@ -82,12 +82,12 @@ async def test_every_index_gives_what_looking_at_all_gives(
         for text in FILTERS:
             wanted = filters.parse(text, now).within(("here/project",))
             everything = plainly(tx, wanted)
-            listed = [id for _, id in selection.listed(tx, wanted, limit=1000, at=now)]
+            listed = [id for _, id in listing.listed(tx, wanted, limit=1000, at=now)]
             assert listed == everything, text
-            assert selection.count(tx, wanted, at=now, most=1000) == len(everything), text
+            assert listing.count(tx, wanted, at=now, most=1000) == len(everything), text
             pages = []
             after = None
-            while page := selection.listed(tx, wanted, limit=7, at=now, after=after):
+            while page := listing.listed(tx, wanted, limit=7, at=now, after=after):
                 pages += [id for _, id in page]
                 after = page[-1]
             assert pages == everything, text
@@ -99,8 +99,8 @@ async def test_a_question_finds_what_is_rare_among_what_is_frequent(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that very many have are read for the newest alone; what a filter leaves is looked at all the same."""
-    monkeypatch.setattr("portico.services.memory.search.matching.MANY_MEMORIES", 10)
-    monkeypatch.setattr("portico.services.memory.search.matching.MOST_POSTINGS", 20)
+    monkeypatch.setattr("portico_services.memory.search.bm25.MANY_MEMORIES", 10)
+    monkeypatch.setattr("portico_services.memory.search.bm25.MOST_POSTINGS", 20)
     await filled(memories, 200)
     for text in ("tag:rare", "author:Zoe", "path:rare/", "branch:rare", "source:ticket-3", "project:* tag:rare"):
         page = await memories.recall("note about the server", memories.filter(text))
@@ -122,7 +122,7 @@ async def test_an_index_can_serve_every_condition(memories: Memories) -> None:
 
     def look(tx: Transaction) -> None:
         for text in FILTERS:
-            for sql, values in narrowing._indexed(filters.parse(text, moments.now())):
+            for sql, values in query_plan._indexed(filters.parse(text, timestamps.now())):
                 said = plan(tx, sql, values)
                 assert "SCAN memory" not in said, (text, said)
                 assert "Seq Scan" not in said, (text, said)
@@ -177,16 +177,16 @@ def test_work_does_not_grow_with_what_does_not_fit(
     stores: tuple[Path, Path], query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is bounded at thousands is bounded at tens here, so that it shows in a small store."""
-    monkeypatch.setattr(narrowing, "VERY_FEW", 5)
-    monkeypatch.setattr(narrowing, "FEW", 20)
-    monkeypatch.setattr(narrowing, "MOST_COUNTED", 100)
-    monkeypatch.setattr(recall, "LOOKED_AT", 20)
-    monkeypatch.setattr(recall, "MOST_LOOKED_AT", 80)
-    monkeypatch.setattr(recall, "NEWEST", 20)
-    monkeypatch.setattr(recall, "MOST_LOOKED_THROUGH", 20)
+    monkeypatch.setattr(query_plan, "VERY_FEW", 5)
+    monkeypatch.setattr(query_plan, "FEW", 20)
+    monkeypatch.setattr(query_plan, "MOST_COUNTED", 100)
+    monkeypatch.setattr(retrieval, "LOOKED_AT", 20)
+    monkeypatch.setattr(retrieval, "MOST_LOOKED_AT", 80)
+    monkeypatch.setattr(retrieval, "NEWEST", 20)
+    monkeypatch.setattr(retrieval, "MOST_LOOKED_THROUGH", 20)
     for name, value in (("MANY_MEMORIES", 10), ("MOST_POSTINGS", 100), ("BEST", 20)):
-        monkeypatch.setattr(f"portico.services.memory.search.matching.{name}", value)
-    now = moments.now()
+        monkeypatch.setattr(f"portico_services.memory.search.bm25.{name}", value)
+    now = timestamps.now()
     for text in FILTERS:
         wanted = filters.parse(text, now).within(("here/project",))
         if "odd" in text:
@@ -194,9 +194,9 @@ def test_work_does_not_grow_with_what_does_not_fit(
 
         def look(tx: Transaction, wanted: filters.MemoryFilter = wanted) -> None:
             if query:
-                recall.recall(tx, query, wanted, 5, at=now)
+                retrieval.recall(tx, query, wanted, 5, at=now)
             else:
-                selection.matching(tx, wanted, limit=5, at=now)
+                listing.matching(tx, wanted, limit=5, at=now)
 
         small, large = (steps(path, look) for path in stores)
         assert large < 2 * small + 100, (text, small, large)
@@ -205,7 +205,7 @@ def test_work_does_not_grow_with_what_does_not_fit(
 @pytest.mark.parametrize("query", ["", "note about the server number 3"])
 @pytest.mark.parametrize("text", ["", "ns:decisions", "project:here/project", "domain:user", "-ns:decisions"])
 async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, query: str, text: str) -> None:
-    now = moments.now()
+    now = timestamps.now()
     wanted = filters.parse(text, now).within(() if "project:" in text else ("here/project",))
     found = []
     for projects in (5, 1500):
@@ -220,8 +220,8 @@ async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, qu
 
         def look(tx: Transaction) -> list[str]:
             if query:
-                return [one.memory for one in recall.recall(tx, query, wanted, 5, at=now)]
-            return [one.id for one in selection.matching(tx, wanted, limit=5, at=now)]
+                return [one.memory for one in retrieval.recall(tx, query, wanted, 5, at=now)]
+            return [one.id for one in listing.matching(tx, wanted, limit=5, at=now)]
 
         found.append(steps(path, look))
     few, many = found
@@ -232,7 +232,7 @@ async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, qu
 def test_the_same_text_is_looked_for_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
     def look(tx: Transaction) -> None:
         digest = records.digest("nobody has said this")
-        assert records.same(tx, "project", WRITABLE[0], digest, project, moments.now()) is None
+        assert records.same(tx, "project", WRITABLE[0], digest, project, timestamps.now()) is None
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 10
@@ -251,10 +251,10 @@ def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path,
     try:
         tx = Explained(connection, str(stores[1]), writes=False)
         numbers = tx.all(int, f"select number from memory_scope order by number limit {scopes}")
-        newest = matching._postings_of(tx, "server", numbers, 10).seats
-        assert newest == sorted(matching._postings_of(tx, "server", numbers, LARGE).seats, reverse=True)[:10]
+        newest = bm25._postings_of(tx, "server", numbers, 10).seats
+        assert newest == sorted(bm25._postings_of(tx, "server", numbers, LARGE).seats, reverse=True)[:10]
         assert len(newest) == 10
-        found = other_words._newest(tx, ["unknown", "server"], numbers, memories=matching.MANY_MEMORIES + 1)
+        found = synonyms._newest(tx, ["unknown", "server"], numbers, memories=bm25.MANY_MEMORIES + 1)
         assert found["server"][:10] == newest
     finally:
         connection.close()
@@ -267,7 +267,7 @@ def test_what_is_like_a_memory_is_found_by_its_rare_words_and_by_a_frequent_one_
 ) -> None:
     def look(tx: Transaction, *words: str) -> list[int]:
         sql = "select number, memories from memory_scope order by memories desc limit 1"
-        return matching.most_alike(tx, dict.fromkeys(words, 1.0), *tx.one(tuple[int, int], sql), 5)
+        return bm25.most_alike(tx, dict.fromkeys(words, 1.0), *tx.one(tuple[int, int], sql), 5)
 
     def ask(tx: Transaction) -> None:
         assert look(tx, "unknown", "server", "postgresql") == look(tx, "postgresql") != []
@@ -280,12 +280,12 @@ def test_what_is_like_a_memory_is_found_by_its_rare_words_and_by_a_frequent_one_
 
 def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
     """What has not changed since is found by the index."""
-    now = moments.now()
+    now = timestamps.now()
     wanted = filters.parse("tag:rare project:*", now)
 
     def look(tx: Transaction) -> None:
-        assert past.known(tx, "", wanted, now - 3_600_000, 5) == []
-        assert len(past.known(tx, "", wanted, now + 1000, 5)) == 3
+        assert as_of.known(tx, "", wanted, now - 3_600_000, 5) == []
+        assert len(as_of.known(tx, "", wanted, now + 1000, 5)) == 3
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 100
@@ -309,16 +309,16 @@ async def test_what_was_not_looked_through_is_said(memories: Memories, monkeypat
         await memories.update(one.record.id, status="archived")
     wanted = memories.filter("project:* status:archived")
     assert (await memories.recall("note", wanted)).note is None
-    monkeypatch.setattr(recall, "MOST_LOOKED_THROUGH", 5)
+    monkeypatch.setattr(retrieval, "MOST_LOOKED_THROUGH", 5)
     assert "newest 5 " in ((await memories.recall("note", wanted)).note or "")
 
 
 async def test_the_past_is_known_however_much_has_changed(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces, and only so many are kept as are wanted."""
-    monkeypatch.setattr(past, "PIECE", 2)
+    monkeypatch.setattr(as_of, "PIECE", 2)
     taken = await memories.capture_all(drafts(20))
-    before = moments.now()
-    monkeypatch.setattr(moments, "now", lambda: before + 10_000)
+    before = timestamps.now()
+    monkeypatch.setattr(timestamps, "now", lambda: before + 10_000)
     for one in taken[:15]:
         await memories.update(one.record.id, content=f"{one.record.content}, changed")
         await memories.update(one.record.id, status="archived")
@@ -335,27 +335,29 @@ async def test_the_past_is_known_however_much_has_changed(memories: Memories, mo
 
 
 async def test_what_a_clock_has_dated_later_is_known_all_the_same(memories: Memories) -> None:
-    now = moments.now()
-    ahead = Draft(content="The clock of the server is ahead", namespace="context", at=moments.written(now + 3_600_000))
+    now = timestamps.now()
+    ahead = Draft(
+        content="The clock of the server is ahead", namespace="context", at=timestamps.written(now + 3_600_000)
+    )
     await memories.capture_all([ahead, Draft(content="The clock of the server is right", namespace="context")])
     await memories.capture(Draft(content="The server is new", namespace="context", tags=["new"]))
     wanted = memories.filter("-tag:new")
     for query in ("", "clock server"):
-        page = await memories.recall(query, wanted, as_of=moments.now())
+        page = await memories.recall(query, wanted, as_of=timestamps.now())
         assert {hit.record.content for hit in page.hits} == {
             "The clock of the server is ahead",
             "The clock of the server is right",
         }
-    assert (await memories.recall("", wanted, as_of=moments.now())).hits[0].record.content.endswith("ahead")
+    assert (await memories.recall("", wanted, as_of=timestamps.now())).hits[0].record.content.endswith("ahead")
     assert not (await memories.recall("clock server", wanted, as_of=now - 1)).hits
 
 
 async def test_the_past_is_not_looked_for_among_what_came_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(narrowing, "VERY_FEW", 5)
-    monkeypatch.setattr(narrowing, "FEW", 20)
-    moment, counted = moments.now() - 40_000_000, []
+    monkeypatch.setattr(query_plan, "VERY_FEW", 5)
+    monkeypatch.setattr(query_plan, "FEW", 20)
+    moment, counted = timestamps.now() - 40_000_000, []
     for later in (50, 2000):
         path = tmp_path / f"{later}.db"
         async with Database(path) as database:
@@ -365,11 +367,11 @@ async def test_the_past_is_not_looked_for_among_what_came_after(
                 capture.record_of(Draft(content=f"note {number}", namespace="context"), moment + (number - 20) * 10_000)
                 for number in range(later)
             ]
-            await database.write(partial(changes.insert, memories=made))
+            await database.write(partial(mutations.insert, memories=made))
             await memories.close()
 
         def look(tx: Transaction) -> None:
-            assert len(past.known(tx, "", filters.parse("", moment), moment, 5)) == 5
+            assert len(as_of.known(tx, "", filters.parse("", moment), moment, 5)) == 5
 
         counted.append(steps(path, look))
     few, many = counted
@@ -380,7 +382,7 @@ async def test_the_past_is_found_by_stems_and_by_other_words(memories: Memories)
     """As the present is."""
     for text in ("Use PostgreSQL for storage", "The deployments are done on Fridays", "Do not store shoes in here"):
         await memories.capture(Draft(content=text, namespace="context"))
-    everything, later = memories.filter(""), moments.now() + 60_000
+    everything, later = memories.filter(""), timestamps.now() + 60_000
     by_stem = await memories.recall("deploying", everything, as_of=later)
     assert [(hit.record.content, hit.weak) for hit in by_stem.hits] == [("The deployments are done on Fridays", False)]
     otherwise = await memories.recall("which database do we store in", everything, as_of=later)

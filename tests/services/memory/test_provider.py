@@ -14,10 +14,10 @@ from remembering import CAPTURE, said
 
 from http_threads import running
 from portico import UsageError
-from portico.services.memory.errors import ModelFailed
-from portico.services.memory.service import chat_models
-from portico.services.memory.service.chat_models import chat_model
-from portico.services.memory.service.service import Memory
+from portico_services.memory.errors import ModelFailed
+from portico_services.memory.extras import chat_model as chat_models
+from portico_services.memory.extras.chat_model import chat_model
+from portico_services.memory.service import Memory
 
 Serving = Callable[..., Any]
 SECRET = "sk-not-to-be-seen-anywhere"

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from remembering import found, keep
 
-from portico.services import moments
-from portico.services.memory.search import index_build, index_upkeep, positions
-from portico.services.memory.search.index import TABLES
-from portico.services.memory.store import cleanup, memories
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services import timestamps
+from portico_services.memory.search import doc_ids, index_builder, index_maintenance
+from portico_services.memory.search.index import TABLES
+from portico_services.memory.store import garbage_collection
+from portico_services.memory.store import memory_store as memories
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 PATIENCE = 30
 
@@ -34,32 +35,32 @@ async def left(memories: Memories) -> dict[str, int]:
 async def whole(memories: Memories) -> None:
     async with asyncio.timeout(PATIENCE):
         await memories.settled()
-    assert await memories.read(index_build.is_whole)
+    assert await memories.read(index_builder.is_whole)
 
 
 async def fits(memories: Memories) -> None:
     """Whatever was done, the index has what the table has."""
-    assert await memories.read(index_build.trouble) is None
+    assert await memories.read(index_builder.trouble) is None
 
 
 async def test_a_seat_says_scope_thread_and_place() -> None:
-    seat = positions.seat(7, 123, 45)
-    assert (positions.scope_of(seat), positions.number_of_thread(seat), positions.place_of(seat)) == (7, 123, 45)
-    assert positions.first_of_scope(7) <= seat < positions.first_of_scope(8)
-    assert positions.seat(positions.MOST_SCOPES - 1, positions.MOST_THREADS - 1, positions.PLACES - 1) < 2**63
+    seat = doc_ids.seat(7, 123, 45)
+    assert (doc_ids.scope_of(seat), doc_ids.number_of_thread(seat), doc_ids.place_of(seat)) == (7, 123, 45)
+    assert doc_ids.first_of_scope(7) <= seat < doc_ids.first_of_scope(8)
+    assert doc_ids.seat(doc_ids.MOST_SCOPES - 1, doc_ids.MOST_THREADS - 1, doc_ids.PLACES - 1) < 2**63
 
 
 async def places(memories: Memories) -> dict[str, tuple[int, int]]:
     """The thread and the place of each memory, by what it says."""
     sql = "select memory.content, memory_seat.seat from memory_seat join memory on memory.id = memory_seat.memory"
     rows = await memories.read(lambda tx: tx.all(tuple[str, int], sql))
-    return {said: (positions.number_of_thread(seat), positions.place_of(seat)) for said, seat in rows}
+    return {said: (doc_ids.number_of_thread(seat), doc_ids.place_of(seat)) for said, seat in rows}
 
 
 async def test_a_thread_goes_on_where_it_ended_and_what_has_none_sits_alone(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "MOST_IN_THREAD", 3)
+    monkeypatch.setattr(doc_ids, "MOST_IN_THREAD", 3)
     await keep(memories, "one", thread="t")
     await keep(memories, "alone")
     drafts = [Draft(content=said, namespace="decisions", thread="t") for said in ("two", "three", "four")]
@@ -68,9 +69,9 @@ async def test_a_thread_goes_on_where_it_ended_and_what_has_none_sits_alone(
     found = await places(memories)
     assert [found[said][1] for said in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
     assert found["one"][0] == found["three"][0] != found["four"][0] == found["five"][0]
-    assert found["alone"][1] == positions.ALONE
+    assert found["alone"][1] == doc_ids.ALONE
     # What an older release has written may be beyond that.
-    monkeypatch.setattr(positions, "MOST_IN_THREAD", 1)
+    monkeypatch.setattr(doc_ids, "MOST_IN_THREAD", 1)
     await keep(memories, "six", thread="t")
     assert (await places(memories))["six"][1] == 0
     await fits(memories)
@@ -112,9 +113,9 @@ async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypa
     assert sorted(await found(memories, "garden")) == sorted(
         f"{word} grows in the garden" for word in ("basil", "mint", "sage", "dill")
     )
-    later = moments.now() + 2 * 3_600_000
-    monkeypatch.setattr(moments, "now", lambda: later)
-    await cleanup.collect(memories, dry_run=False)
+    later = timestamps.now() + 2 * 3_600_000
+    monkeypatch.setattr(timestamps, "now", lambda: later)
+    await garbage_collection.collect(memories, dry_run=False)
     await fits(memories)
     assert "mint grows in the garden" not in await found(memories, "garden")
 
@@ -122,7 +123,7 @@ async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypa
 async def test_no_word_of_what_was_erased_is_left(memories: Memories) -> None:
     await keep(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
     await keep(memories, "Nothing to hide here")
-    assert await cleanup.erase(memories, author="Quentin Yggdrasil") == 1
+    assert await garbage_collection.erase(memories, author="Quentin Yggdrasil") == 1
 
     def said(tx: Transaction) -> str:
         columns = {"posting": "term", "author": "name", "author_word": "word", "thread": "name"}
@@ -172,11 +173,11 @@ async def test_a_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.
 
 async def test_what_is_captured_while_the_index_is_built_is_found_at_once(memories: Memories) -> None:
     await memories.capture_all([Draft(content=f"fig {number}", namespace="learnings") for number in range(40)])
-    await memories.write(index_build.begin)
-    await memories.write(lambda tx: index_build.build(tx, 10))
+    await memories.write(index_builder.begin)
+    await memories.write(lambda tx: index_builder.build(tx, 10))
     await keep(memories, "a papaya among figs")
     assert await found(memories, "papaya") == ["a papaya among figs"]
-    while await memories.write(lambda tx: index_build.build(tx, 10)):
+    while await memories.write(lambda tx: index_builder.build(tx, 10)):
         pass
     await fits(memories)
 
@@ -205,7 +206,7 @@ async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> No
 async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
     url: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_upkeep, "COMPARE_AFTER_SECONDS", 0)
+    monkeypatch.setattr(index_maintenance, "COMPARE_AFTER_SECONDS", 0)
     async with Database(url) as database:
         first = Memories(database, project="here/project")
         await first.open()

@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.finding.words import stem, words
-from portico.services.memory.search.dates import date_words
-from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
-from portico.services.memory.search.question import ask
-from portico.services.memory.search.terms import (
+from portico.search.text import stem, words
+from portico_services.memory.search.analyzer import (
     LONGEST,
     MOST_TERMS,
     NUMBER,
@@ -22,7 +19,10 @@ from portico.services.memory.search.terms import (
     read,
     term_of,
 )
-from portico.services.memory.store.inputs import moment
+from portico_services.memory.search.dates import date_words
+from portico_services.memory.search.query import MOST_TERMS as MOST_ASKED
+from portico_services.memory.search.query import ask
+from portico_services.memory.store.validation import moment
 
 
 def terms(text: str) -> set[str]:
@@ -34,7 +34,7 @@ def terms(text: str) -> set[str]:
     [
         ("getUserName()", {"getusernam", "user", "name"}),
         ("HTTPServer2 parses URLs", {"server", "http", "url"}),
-        ("src/portico/rpc_answer.py", {"src", "portico", "rpc", "answer", "py"}),
+        ("packages/portico/src/portico/rpc_answer.py", {"src", "portico", "rpc", "answer", "py"}),
         ("version 1.2.3 and 3.11", {"1.2.3", "3.11"}),
         ("Café Ångström naïve", {"cafe", "angstrom", "naiv"}),
         ("東京都に住む", {"東京", "京都", "都に", "に住", "住む"}),

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from remembering import found, keep, refused, said
 
-from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import index_build, recall
-from portico.services.memory.store import narrowing
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico_services.memory.errors import InvalidInput
+from portico_services.memory.search import index_builder, retrieval
+from portico_services.memory.store import query_plan
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 WORDS = "server port cache index token build deploy branch review memory query vector store thread client".split()  # noqa: SIM905
 
@@ -123,7 +123,7 @@ async def test_a_memory_is_found_by_its_day(memories: Memories) -> None:
 
 
 async def test_a_filter_that_leaves_few_finds_them(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "LOOKED_AT", 20)
+    monkeypatch.setattr(retrieval, "LOOKED_AT", 20)
     await memories.capture_all(
         [Draft(content=f"gooseberry {number}", namespace="learnings") for number in range(400)]
         + [
@@ -132,8 +132,8 @@ async def test_a_filter_that_leaves_few_finds_them(memories: Memories, monkeypat
         ]
     )
     assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
-    monkeypatch.setattr(narrowing, "VERY_FEW", 0)
-    monkeypatch.setattr(narrowing, "FEW", 1)
+    monkeypatch.setattr(query_plan, "VERY_FEW", 0)
+    monkeypatch.setattr(query_plan, "FEW", 1)
     assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
     assert await found(memories, "gooseberry 7", "tag:marmalade") == []
 
@@ -168,7 +168,7 @@ async def test_the_tool_says_how_it_has_looked(serving, tmp_path: Path) -> None:
 
 
 async def test_an_import_puts_threads_in_the_order_of_time(memories: Memories) -> None:
-    from portico.services.memory.share import export_import
+    from portico_services.memory import export_import
 
     for number in range(5):
         await keep(memories, f"line {number} of the song", thread="song", at=f"2026-01-0{number + 1}")
@@ -178,14 +178,14 @@ async def test_an_import_puts_threads_in_the_order_of_time(memories: Memories) -
     await export_import.bring(memories, text, "jsonl")
     sql = "select memory.content from memory_seat join memory on memory.id = memory_seat.memory order by seat"
     assert await memories.read(lambda tx: tx.all(str, sql)) == [f"line {number} of the song" for number in range(5)]
-    assert await memories.read(index_build.trouble) is None
+    assert await memories.read(index_builder.trouble) is None
 
 
 async def test_a_large_store_reads_rare_words_first(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    from portico.services.memory.search import matching
+    from portico_services.memory.search import bm25
 
-    monkeypatch.setattr(matching, "MANY_MEMORIES", 50)
-    monkeypatch.setattr(matching, "MOST_POSTINGS", 40)
+    monkeypatch.setattr(bm25, "MANY_MEMORIES", 50)
+    monkeypatch.setattr(bm25, "MOST_POSTINGS", 40)
     await memories.capture_all(
         [Draft(content=f"common word number {number}", namespace="learnings") for number in range(300)]
         + [Draft(content="common word beside a rhinoceros", namespace="learnings")]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from remembering import found, keep, said
 
-from portico.services.memory.search import index_build
-from portico.services.memory.store.memories import Memories
+from portico_services.memory.search import index_builder
+from portico_services.memory.store.memory_store import Memories
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ async def test_an_index_of_an_older_format_is_made_again_with_the_labels(memorie
 
     def age(tx: Any) -> None:
         tx.run("delete from memory_posting where term = 'databas'")
-        tx.run(f"update memory_indexed set format = {index_build.FORMAT - 1}")
+        tx.run(f"update memory_indexed set format = {index_builder.FORMAT - 1}")
 
     await memories.write(age)
     assert await found(memories, "database") == []
-    while await memories.write(index_build.build):
+    while await memories.write(index_builder.build):
         pass
     assert await found(memories, "database") == ["We took the second offer"]
-    assert await memories.read(index_build.trouble) is None
+    assert await memories.read(index_builder.trouble) is None
 
 
 # What is weak

@@ -18,13 +18,13 @@ import pytest
 from remembering import keep
 
 from portico.cli.main import main
-from portico.services.memory.search import meaning, model, model_download
-from portico.services.memory.search.meaning import Meanings, NoModel
-from portico.services.memory.search.minilm import MiniLM
-from portico.services.memory.store import statistics
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico_services.memory.search import embeddings, model_download, model_loader
+from portico_services.memory.search.embeddings import Meanings, NoModel
+from portico_services.memory.search.minilm import MiniLM
+from portico_services.memory.store import statistics
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
 
@@ -108,7 +108,7 @@ async def test_encoding_goes_on_after_a_restart(url: str) -> None:
 KILLED = """
 import asyncio, os, signal, sys
 from test_recall_meaning import Synonyms, opened
-from portico.services.memory.search.meaning import Meanings
+from portico_services.memory.search.embeddings import Meanings
 
 class Killed(Synonyms):
     def encode_all(self, texts, most):
@@ -126,7 +126,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL here")
 async def test_encoding_goes_on_after_a_kill_and_its_progress_is_told(url: str) -> None:
-    total, done = 3 * meaning.BATCH, 2 * meaning.BATCH
+    total, done = 3 * embeddings.BATCH, 2 * embeddings.BATCH
     async with opened(url, None) as memories:
         await memories.capture_all([Draft(content=f"automobile {n}", namespace="context") for n in range(total)])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -183,8 +183,8 @@ async def test_what_changes_while_it_is_encoded_is_encoded_again(url: str) -> No
 
 
 async def test_signs_are_read_again_when_many_of_them_are_old(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meaning, "STALE", 2)
-    monkeypatch.setattr(meaning, "PIECE", 3)
+    monkeypatch.setattr(embeddings, "STALE", 2)
+    monkeypatch.setattr(embeddings, "PIECE", 3)
     async with opened(url, Meanings("synonyms", Synonyms)) as memories:
         kept = await keep(memories, "cat one")
         await encoded(memories, 1)
@@ -206,12 +206,12 @@ async def test_a_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
 
 
 def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
-    assert model.find(tmp_path) is None
-    folder = tmp_path / "models" / model.FOLDER
+    assert model_loader.find(tmp_path) is None
+    folder = tmp_path / "models" / model_loader.FOLDER
     folder.mkdir(parents=True)
-    for name in model.FILES:
+    for name in model_loader.FILES:
         (folder / name).write_bytes(b"\xff" * 64)
-    found = model.meanings(tmp_path)
+    found = model_loader.meanings(tmp_path)
     assert found is not None
     with pytest.raises(NoModel):
         found.encode(["hello"])
@@ -219,20 +219,20 @@ def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(place: Path) -> None:
-        for name in model.FILES:
+        for name in model_loader.FILES:
             (place / name).write_bytes(b"something else")
 
     monkeypatch.setattr(model_download, "_download", download)
     with pytest.raises(NoModel, match="Nothing of it was kept"):
         model_download.fetch(tmp_path)
-    assert model.find(tmp_path) is None
+    assert model_loader.find(tmp_path) is None
 
 
 @pytest.fixture(scope="module")
 def real() -> Path:
     """Where the real model is. It is fetched where CI is set, and never elsewhere."""
     place = ROOT / ".bench"
-    if model.find(place) is None:
+    if model_loader.find(place) is None:
         if not os.environ.get("CI"):
             pytest.skip("The model is not here: PORTICO_DATA=.bench portico memory model")
         model_download.fetch(place)
@@ -240,7 +240,7 @@ def real() -> Path:
 
 
 def test_the_real_model_knows_what_is_near(real: Path) -> None:
-    folder = model.find(real)
+    folder = model_loader.find(real)
     assert folder is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
     lovely, sunny, stadium = MiniLM(folder).encode_all(texts)
@@ -252,7 +252,7 @@ def test_the_real_model_knows_what_is_near(real: Path) -> None:
 
 
 async def test_the_real_model_finds_other_words(url: str, real: Path) -> None:
-    async with opened(url, model.meanings(real)) as memories:
+    async with opened(url, model_loader.meanings(real)) as memories:
         await keep(memories, "Ann adopted a puppy from the shelter", "context")
         await keep(memories, "The invoice was paid in euros", "context")
         await encoded(memories, 2, "all-MiniLM-L6-v2")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from remembering import keep
 
-from portico.finding import thesaurus
-from portico.services.memory.search import other_words
-from portico.services.memory.store.capture import Draft
-from portico.services.memory.store.memories import Memories
+from portico.search import synonyms
+from portico_services.memory.search import synonyms as other_words
+from portico_services.memory.store.capture import Draft
+from portico_services.memory.store.memory_store import Memories
 
 # What is asked, and what is to be found among all the others.
 PAIRS = (
@@ -74,9 +74,9 @@ async def test_filters_leave_out_what_other_words_find(everything: Memories) -> 
 
 
 async def test_a_large_store_looks_for_other_words_too(everything: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    from portico.services.memory.search import matching
+    from portico_services.memory.search import bm25
 
-    monkeypatch.setattr(matching, "MANY_MEMORIES", 5)
+    monkeypatch.setattr(bm25, "MANY_MEMORIES", 5)
     monkeypatch.setattr(other_words, "MANY_MEMORIES", 5)
     for filter in ("", "ns:context"):
         page = await everything.recall("which database do we store in", everything.filter(filter))
@@ -87,19 +87,19 @@ async def test_a_large_store_looks_for_other_words_too(everything: Memories, mon
 
 
 def test_every_line_of_the_table_is_found_by_bisection() -> None:
-    lines = [line for line in thesaurus.FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    lines = [line for line in synonyms.FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
     assert lines == sorted(lines)
     assert len(lines) > 10_000
     for line in (lines[0], lines[-1], *lines[:: len(lines) // 200]):
         term, first, near, *_ = line.split(" ")
-        assert thesaurus.neighbours(term)[0] == (first, int(near) / 100)
+        assert synonyms.neighbours(term)[0] == (first, int(near) / 100)
     for unknown in ("", "a", "zzzzz", "#", "0", "databas ", "ünknown", "\n"):
-        assert thesaurus.neighbours(unknown) == ()
+        assert synonyms.neighbours(unknown) == ()
 
 
 def test_the_table_is_small_and_says_where_it_is_from() -> None:
-    assert thesaurus.FILE.stat().st_size < 2_000_000
-    with thesaurus.FILE.open(encoding="ascii") as file:
+    assert synonyms.FILE.stat().st_size < 2_000_000
+    with synonyms.FILE.open(encoding="ascii") as file:
         head = file.readline() + file.readline()
     assert "all-MiniLM-L6-v2" in head
     assert "Apache" in head

@@ -11,7 +11,7 @@ import pytest
 from remembering import CAPTURE, said, template
 
 from portico import Client
-from portico.wire.errors import ProtocolError
+from portico.protocol.errors import ProtocolError
 
 Serving = Callable[..., Any]
 PATIENCE = 30.0

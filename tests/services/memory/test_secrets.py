@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from portico.auth.verifiers.token_file import new_token
+from portico.protocol.errors import UsageError
 from portico.screening import NAMES, Finding, Rules, find, redact, screen
-from portico.wire.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 samples = importlib.import_module("secrets_samples")

@@ -6,36 +6,36 @@ from collections.abc import Callable
 
 import pytest
 
-from portico.screening import checksums, find
+from portico.screening import check_digits, find
 
 EXAMPLES: list[tuple[Callable[[str], bool | None], str]] = [
-    (checksums.luhn, "79927398713"),
-    (checksums.verhoeff, "2363"),
-    (checksums.iban, "GB29NWBK60161331926819"),
-    (checksums.iban, "DE89370400440532013000"),
-    (checksums.iban, "NO9386011117947"),
-    (checksums.au_tfn, "123456782"),
-    (checksums.br_cpf, "39053344705"),
-    (checksums.cn_id, "11010519491231002X"),
-    (checksums.de_tax, "36574261809"),
-    (checksums.es_dni, "54362315K"),
-    (checksums.es_dni, "X2482300W"),
-    (checksums.fr_nir, "295109912611193"),
-    (checksums.it_fiscal, "RCCMNL83S18D969H"),
-    (checksums.nl_bsn, "111222333"),
-    (checksums.pl_pesel, "44051401359"),
-    (checksums.sg_nric, "S1234567D"),
-    (checksums.uk_nhs, "9434765870"),
-    (lambda number: checksums.vat("AT", number), "U13585627"),
-    (lambda number: checksums.vat("BE", number), "0403019261"),
-    (lambda number: checksums.vat("DE", number), "136695976"),
-    (lambda number: checksums.vat("DK", number), "13585628"),
-    (lambda number: checksums.vat("FI", number), "20774740"),
-    (lambda number: checksums.vat("FR", number), "40303265045"),
-    (lambda number: checksums.vat("IT", number), "00743110157"),
-    (lambda number: checksums.vat("PL", number), "8567346215"),
-    (lambda number: checksums.vat("PT", number), "501964843"),
-    (lambda number: checksums.vat("SE", number), "556188840401"),
+    (check_digits.luhn, "79927398713"),
+    (check_digits.verhoeff, "2363"),
+    (check_digits.iban, "GB29NWBK60161331926819"),
+    (check_digits.iban, "DE89370400440532013000"),
+    (check_digits.iban, "NO9386011117947"),
+    (check_digits.au_tfn, "123456782"),
+    (check_digits.br_cpf, "39053344705"),
+    (check_digits.cn_id, "11010519491231002X"),
+    (check_digits.de_tax, "36574261809"),
+    (check_digits.es_dni, "54362315K"),
+    (check_digits.es_dni, "X2482300W"),
+    (check_digits.fr_nir, "295109912611193"),
+    (check_digits.it_fiscal, "RCCMNL83S18D969H"),
+    (check_digits.nl_bsn, "111222333"),
+    (check_digits.pl_pesel, "44051401359"),
+    (check_digits.sg_nric, "S1234567D"),
+    (check_digits.uk_nhs, "9434765870"),
+    (lambda number: check_digits.vat("AT", number), "U13585627"),
+    (lambda number: check_digits.vat("BE", number), "0403019261"),
+    (lambda number: check_digits.vat("DE", number), "136695976"),
+    (lambda number: check_digits.vat("DK", number), "13585628"),
+    (lambda number: check_digits.vat("FI", number), "20774740"),
+    (lambda number: check_digits.vat("FR", number), "40303265045"),
+    (lambda number: check_digits.vat("IT", number), "00743110157"),
+    (lambda number: check_digits.vat("PL", number), "8567346215"),
+    (lambda number: check_digits.vat("PT", number), "501964843"),
+    (lambda number: check_digits.vat("SE", number), "556188840401"),
 ]
 
 
@@ -56,7 +56,7 @@ def test_one_wrong_digit_is_noticed(check: Callable[[str], bool | None], number:
 
 
 def test_a_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
-    assert checksums.vat("HU", "12345678") is None
+    assert check_digits.vat("HU", "12345678") is None
 
 
 @pytest.mark.parametrize("number", ["X4RTBPFW4", "C01X00T47", "533380006", "AB1234567", "09PV12345"])

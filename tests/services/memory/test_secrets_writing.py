@@ -6,7 +6,7 @@ import pytest
 
 from portico.screening import Rules, screen
 from portico.screening.detector import find
-from portico.screening.plain import plain
+from portico.screening.normalization import plain
 
 VALUE = "kV9_tr4w-Lq2z"
 

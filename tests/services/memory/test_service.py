@@ -10,8 +10,8 @@ import pytest
 from remembering import CAPTURE, KEY, refused, said, template
 
 from portico import Client, Server, UsageError
-from portico.services.memory.service.service import Memory
-from portico.wire.errors import ProtocolError
+from portico.protocol.errors import ProtocolError
+from portico_services.memory.service import Memory
 
 Serving = Callable[..., Any]
 

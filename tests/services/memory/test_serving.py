@@ -11,11 +11,11 @@ import pytest
 from remembering import CAPTURE, KEY, keep, refused, said
 
 from portico import Client, Server
-from portico.services import moments
-from portico.services.memory.service.service import Memory
-from portico.services.memory.store import inputs
-from portico.services.memory.store.memories import Memories
-from portico.wire.errors import ProtocolError
+from portico.protocol.errors import ProtocolError
+from portico_services import timestamps
+from portico_services.memory.service import Memory
+from portico_services.memory.store import validation
+from portico_services.memory.store.memory_store import Memories
 
 Serving = Callable[..., Any]
 Spawn = Callable[..., Any]
@@ -90,10 +90,10 @@ async def test_what_was_known_at_a_moment_can_be_asked_for(
     serving: Serving, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await serving()
-    clock = inputs.moment("2026-03-01")
-    monkeypatch.setattr(moments, "now", lambda: clock)
+    clock = validation.moment("2026-03-01")
+    monkeypatch.setattr(timestamps, "now", lambda: clock)
     id = (await said(client, "memory_capture", content="The leader is Ann", namespace="context"))["id"]
-    clock = inputs.moment("2026-03-10")
+    clock = validation.moment("2026-03-10")
     await said(client, "memory_update", memory_id=id, content="The leader is Bob")
     for day, leader in (("2026-03-05", "Ann"), ("2026-03-15T12:00:00Z", "Bob")):
         (found,) = (await said(client, "memory_recall", query="leader", as_of=day))["memories"]

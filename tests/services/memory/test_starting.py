@@ -26,17 +26,17 @@ ASKED = [
 LATER = {
     "portico.cli.local_token",
     "portico.screening",
-    "portico.services.contracts.definitions",
-    "portico.services.memory.service.overview",
-    "portico.services.memory.service.sharing",
-    "portico.services.memory.service.upkeep",
-    "portico.services.memory.service.webhooks",
-    "portico.services.memory.share.sync",
-    "portico.services.memory.store.capture",
-    "portico.services.memory.store.entities",
-    "portico.services.memory.store.past",
-    "portico.services.shapes",
-    "portico.transport.http_client.pool",
+    "portico_services.contracts.definitions",
+    "portico_services.memory.tools.overview",
+    "portico_services.memory.extras.tools",
+    "portico_services.memory.tools.maintenance",
+    "portico_services.memory.extras.webhooks",
+    "portico_services.memory.sync.engine",
+    "portico_services.memory.store.capture",
+    "portico_services.memory.store.entities",
+    "portico_services.memory.store.as_of",
+    "portico_services.profiles.adapter",
+    "portico.transports.http_client.pool",
     "shutil",
     "tomllib",
 }
@@ -61,5 +61,5 @@ def test_a_start_loads_what_a_recall_needs_and_no_more(tmp_path: Path) -> None:
     modules = set(done.stderr.partition("modules:")[2].split())
     assert modules.isdisjoint(LATER)
     ours = {name for name in modules if name.split(".")[0] == "portico"}
-    assert "portico.services.memory.search.recall" in ours
+    assert "portico_services.memory.search.retrieval" in ours
     assert len(ours) <= MOST_MODULES, len(ours)

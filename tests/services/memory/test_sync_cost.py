@@ -10,13 +10,13 @@ import pytest
 from clones import Clone, git, state
 from remembering import keep
 
-from portico.services import repository
-from portico.services.memory.errors import SyncFailed
-from portico.services.memory.share import portable
-from portico.services.memory.share.git import Git
-from portico.services.memory.share.sync import Synced, sync
-from portico.services.memory.store import cleanup
-from portico.services.memory.store.memories import Memories
+from portico_services import git_project
+from portico_services.memory.errors import SyncFailed
+from portico_services.memory.store import garbage_collection
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.sync import serialization
+from portico_services.memory.sync.engine import Synced, sync
+from portico_services.memory.sync.git_repository import Git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 MANY = 40
@@ -27,7 +27,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written = self.read = self.listed = 0
-        page, from_page, listing = portable.page, portable.from_page, Git.listing
+        page, from_page, listing = serialization.page, serialization.from_page, Git.listing
 
         def write(record: Any) -> str:
             self.written += 1
@@ -41,8 +41,8 @@ class Counted:
             self.listed += 1
             return listing(git, *words)
 
-        monkeypatch.setattr(portable, "page", write)
-        monkeypatch.setattr(portable, "from_page", read)
+        monkeypatch.setattr(serialization, "page", write)
+        monkeypatch.setattr(serialization, "from_page", read)
         monkeypatch.setattr(Git, "listing", listed)
 
     async def sync(self, memories: Memories, **more: Any) -> Synced:
@@ -117,7 +117,7 @@ async def test_what_was_lost_here_without_a_trace_comes_back(clone: Clone, monke
 
 async def test_what_was_erased_is_taken_away_there_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob, ids = await together(clone)
-    await cleanup.erase(ann, id=ids[0])
+    await garbage_collection.erase(ann, id=ids[0])
     assert (await sync(ann)).sent == 1
     assert (await sync(ann)).sent == 0
     assert (await sync(bob)).removed == 1
@@ -172,7 +172,7 @@ async def test_a_server_that_is_not_reached_is_a_reason_to_try_again(clone: Clon
 
 async def test_either_engine_knows_what_has_changed(memories: Memories, clone: Clone, tmp_path: Path) -> None:
     await clone("ann")
-    here = memories.of(repository.look(tmp_path / "ann"))
+    here = memories.of(git_project.look(tmp_path / "ann"))
     kept = await keep(here, "Use PostgreSQL for storage")
     assert [(await sync(here)).sent, (await sync(here)).sent] == [1, 0]
     await here.update(kept.id, tags=["database"])

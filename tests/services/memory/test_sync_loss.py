@@ -12,14 +12,15 @@ from clones import Clone, both, git, page, path, plain, pushed
 from msgspec.structs import replace
 from remembering import KEY, found, keep, said
 
-from portico.services import moments, repository
-from portico.services.memory.errors import InvalidInput, SyncFailed
-from portico.services.memory.hooks import answers
-from portico.services.memory.share import export_import, portable, sides
-from portico.services.memory.share.sync import REF, sync, undo
-from portico.services.memory.store import cleanup
-from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.screening_policy import Guard
+from portico_services import git_project, timestamps
+from portico_services.memory import export_import
+from portico_services.memory.errors import InvalidInput, SyncFailed
+from portico_services.memory.extras.hooks import responses
+from portico_services.memory.store import garbage_collection
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.screening import Guard
+from portico_services.memory.sync import serialization, state
+from portico_services.memory.sync.engine import REF, sync, undo
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
@@ -103,7 +104,7 @@ async def test_another_address_for_the_same_remote_takes_nothing_away(
     moved = tmp_path / "moved.git"
     shutil.move(origin, moved)
     git(tmp_path / "ann", "remote", "set-url", "origin", str(moved))
-    elsewhere = Memories(ann.database, project=repository.look(tmp_path / "ann").project, root=ann.root)
+    elsewhere = Memories(ann.database, project=git_project.look(tmp_path / "ann").project, root=ann.root)
     assert elsewhere.project != ann.project
     synced = await sync(elsewhere)
     assert (synced.removed, synced.sent) == (0, 0) and len(synced.problems) == 3
@@ -117,7 +118,7 @@ async def test_two_projects_in_one_database_do_not_mix(clone: Clone, tmp_path: P
     other = tmp_path / "other.git"
     git(tmp_path, "init", "--quiet", "--bare", str(other))
     git(tmp_path, "clone", "--quiet", str(other), str(tmp_path / "another"))
-    where = repository.look(tmp_path / "another")
+    where = git_project.look(tmp_path / "another")
     another = Memories(ann.database, project=where.project, root=where.root)
     await keep(another, "about another project")
     await sync(another)
@@ -199,7 +200,7 @@ async def test_what_one_has_erased_stays_erased_there(clone: Clone, origin: Path
     kept, _, _ = await some(ann)
     for memories in (ann, bob, cat):
         await sync(memories)
-    await cleanup.erase(ann, id=kept)
+    await garbage_collection.erase(ann, id=kept)
     await sync(ann)
     # Whichever of the others comes first, and whatever was pushed meanwhile.
     await keep(bob, "about pears")
@@ -293,7 +294,7 @@ async def test_what_came_by_a_sync_says_so(clone: Clone, origin: Path, serving: 
     whence = (await bob.get(ID)).origin
     assert whence == f"origin: Eve the [31mgreat <eve@example.com> {tip}"
     told = await bob.read(
-        lambda tx: answers.look("session-start", {}, repository.Where(bob.project or ""), tx, moments.now())
+        lambda tx: responses.look("session-start", {}, git_project.Where(bob.project or ""), tx, timestamps.now())
     )
     assert told is not None
     lines = told["hookSpecificOutput"]["additionalContext"].splitlines()
@@ -345,8 +346,8 @@ async def test_a_sync_with_nothing_new_parses_and_screens_nothing(
         screened.append(text)
         return Guard().passed(text)
 
-    real = portable.from_page
-    monkeypatch.setattr(portable, "from_page", lambda text: (parsed.append(text), real(text))[1])
+    real = serialization.from_page
+    monkeypatch.setattr(serialization, "from_page", lambda text: (parsed.append(text), real(text))[1])
     first = await sync(bob, screen=screen, lens="one")
     assert len(parsed) == 1 and KEY in str(screened)
     parsed.clear(), screened.clear()
@@ -356,7 +357,7 @@ async def test_a_sync_with_nothing_new_parses_and_screens_nothing(
     # With another screening it is looked at again, and so it is after a day.
     await sync(bob, screen=screen, lens="other")
     assert len(parsed) == 1
-    monkeypatch.setattr(sides, "REFUSED_FOR_MS", 0)
+    monkeypatch.setattr(state, "REFUSED_FOR_MS", 0)
     await sync(bob, screen=screen, lens="other")
     assert len(parsed) == 2
 
@@ -367,7 +368,7 @@ async def test_more_than_are_shared_are_not_taken_for_removed(
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await both(ann, bob)
-    monkeypatch.setattr(sides, "MOST_SHARED", 2)
+    monkeypatch.setattr(state, "MOST_SHARED", 2)
     with pytest.raises(SyncFailed, match="more than 2"):
         await sync(ann)
     assert len(git(origin, "ls-tree", "-r", "--name-only", REF).splitlines()) == 3
@@ -377,6 +378,6 @@ async def test_a_memory_dated_in_the_future_is_refused_everywhere(memories: Memo
     with pytest.raises(InvalidInput, match="future"):
         await keep(memories, "about plums", at="9999-01-01")
     kept = await keep(memories, "about plums", at="2020-01-01")
-    late = portable.dumped([replace(kept, id="cd" * 8, at=moments.now() + 10 * 86_400_000)], "jsonl")
+    late = serialization.dumped([replace(kept, id="cd" * 8, at=timestamps.now() + 10 * 86_400_000)], "jsonl")
     brought = await export_import.bring(memories, late, "jsonl")
     assert (brought.added, brought.refused) == (0, 1)

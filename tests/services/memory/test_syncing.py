@@ -13,12 +13,12 @@ from clones import Clone, both, git, page, plain, pushed, state
 from remembering import KEY, found, keep, refused
 
 from portico import UsageError
-from portico.services import repository
-from portico.services.memory.errors import NoSuchMemory, SyncFailed
-from portico.services.memory.share import git as git_module
-from portico.services.memory.share.sync import REF, sync
-from portico.services.memory.store import cleanup, conflicts
-from portico.services.memory.store.screening_policy import Guard
+from portico_services import git_project
+from portico_services.memory.errors import NoSuchMemory, SyncFailed
+from portico_services.memory.store import conflicts, garbage_collection
+from portico_services.memory.store.screening import Guard
+from portico_services.memory.sync import git_repository as git_module
+from portico_services.memory.sync.engine import REF, sync
 
 PATIENCE = 60.0
 
@@ -121,7 +121,7 @@ async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, ori
     await ann.update(kept.id, content="about Zanzibarquux and more")
     await both(ann, bob)
     assert "Zanzibarquux" in git(origin, "log", "-p", REF)
-    await cleanup.erase(ann, id=kept.id)
+    await garbage_collection.erase(ann, id=kept.id)
     await both(ann, bob)
     for folder in (origin, tmp_path / "ann", tmp_path / "bob"):
         assert "Zanzibarquux" not in git(folder, "log", "-p", "--all")
@@ -229,12 +229,12 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
         "ssh://git@ssh.github.com:443/owner/Name.git",
         "GIT@GitHub.com:OWNER/NAME",
     ):
-        assert repository.normalised(remote) == "github.com/owner/name"
+        assert git_project.normalised(remote) == "github.com/owner/name"
     for remote in ("https://ann@dev.azure.com/org/Shop/_git/api", "git@ssh.dev.azure.com:v3/org/shop/api"):
-        assert repository.normalised(remote) == "dev.azure.com/org/shop/api"
-    assert repository.normalised("git@git.corp:Owner/name.git") == "git.corp/Owner/name"
-    assert repository.normalised("/srv/git/name.git") == "path/srv/git/name"
-    assert repository.normalised("file:///srv/git/Name.git") == "path/srv/git/Name"
+        assert git_project.normalised(remote) == "dev.azure.com/org/shop/api"
+    assert git_project.normalised("git@git.corp:Owner/name.git") == "git.corp/Owner/name"
+    assert git_project.normalised("/srv/git/name.git") == "path/srv/git/name"
+    assert git_project.normalised("file:///srv/git/Name.git") == "path/srv/git/Name"
 
 
 # What somebody who can push may do

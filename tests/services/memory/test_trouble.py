@@ -17,13 +17,13 @@ import pytest
 from remembering import CAPTURE, found, keep, refused, said
 
 from portico import Client, Server
-from portico.services.memory.errors import MemoryStoreFailed
-from portico.services.memory.service.service import Memory
-from portico.services.memory.store import records
-from portico.services.memory.store.memories import Memories
+from portico.protocol.errors import ProtocolError
 from portico.store import errors
 from portico.store.database import Database
-from portico.wire.errors import ProtocolError
+from portico_services.memory.errors import MemoryStoreFailed
+from portico_services.memory.service import Memory
+from portico_services.memory.store import records
+from portico_services.memory.store.memory_store import Memories
 from storm import times
 
 Serving = Callable[..., Any]

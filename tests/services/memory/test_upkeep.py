@@ -12,15 +12,17 @@ import pytest
 from remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
 
 from portico import Client, ProtocolError
-from portico.services import moments
-from portico.services.memory.errors import InvalidInput, NoSuchMemory
-from portico.services.memory.share import export_import, portable
-from portico.services.memory.store import cleanup, consolidation, graph, statistics, templates
-from portico.services.memory.store.capture import Draft, record_of
-from portico.services.memory.store.filters import MemoryFilter
-from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services import timestamps
+from portico_services.memory import export_import
+from portico_services.memory.errors import InvalidInput, NoSuchMemory
+from portico_services.memory.extras import consolidation, graph, saved_prompts
+from portico_services.memory.store import garbage_collection, statistics
+from portico_services.memory.store.capture import Draft, record_of
+from portico_services.memory.store.filters import MemoryFilter
+from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.sync import serialization
 
 Serving = Callable[..., Any]
 PATIENCE = 30.0
@@ -36,13 +38,13 @@ TWINS = (
 async def test_what_has_expired_is_collected(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = await keep(memories, "a day only", ttl="24h")
     await keep(memories, "for ever")
-    later = moments.now() + 25 * 3_600_000
-    monkeypatch.setattr(moments, "now", lambda: later)
-    assert (await cleanup.collect(memories, dry_run=True)).expired == 1
+    later = timestamps.now() + 25 * 3_600_000
+    monkeypatch.setattr(timestamps, "now", lambda: later)
+    assert (await garbage_collection.collect(memories, dry_run=True)).expired == 1
     assert (await memories.get(kept.id)).status == "active"
-    assert (await cleanup.collect(memories, dry_run=False)).expired == 1
+    assert (await garbage_collection.collect(memories, dry_run=False)).expired == 1
     assert (await memories.get(kept.id)).status == "deleted"
-    assert (await cleanup.collect(memories, dry_run=False)).expired == 0
+    assert (await garbage_collection.collect(memories, dry_run=False)).expired == 0
 
 
 async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
@@ -51,12 +53,12 @@ async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
     branched = await keep(memories, "on a branch", branch="feature")
     other = await keep(memories, "on main", branch="main")
     await memories.delete(other.id)
-    done = await cleanup.collect(memories, dry_run=False, branch="feature", purge=True)
+    done = await garbage_collection.collect(memories, dry_run=False, branch="feature", purge=True)
     assert (done.archived, done.purged) == (1, 0)
     assert (await memories.get(branched.id)).status == "archived"
-    later = moments.now() + 31 * 86_400_000
-    monkeypatch.setattr(moments, "now", lambda: later)
-    assert (await cleanup.collect(memories, dry_run=False, purge=True)).purged == 1
+    later = timestamps.now() + 31 * 86_400_000
+    monkeypatch.setattr(timestamps, "now", lambda: later)
+    assert (await garbage_collection.collect(memories, dry_run=False, purge=True)).purged == 1
     with pytest.raises(NoSuchMemory):
         await memories.get(other.id)
     assert (await memories.restore(branched.id)).status == "active"
@@ -68,8 +70,8 @@ async def test_what_is_erased_is_nowhere_any_more(memories: Memories, url: str, 
     await memories.update(kept.id, content=f"{secret} Smith said this second")
     await keep(memories, "stays")
     with pytest.raises(InvalidInput):
-        await cleanup.erase(memories)
-    assert await cleanup.erase(memories, author="Zanzibarquux Smith") == 1
+        await garbage_collection.erase(memories)
+    assert await garbage_collection.erase(memories, author="Zanzibarquux Smith") == 1
     tables = ("memory", "memory_event", "memory_tag", "memory_entity", "memory_mention", "memory_relation")
     for table in tables:
         rows = await memories.read(lambda tx, table=table: tx.all(tuple[Any, ...], f"select * from {table}"))  # type: ignore[misc]
@@ -90,7 +92,9 @@ def everything_in(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "markdown"])
-async def test_an_export_is_imported_as_it_was(memories: Memories, tmp_path: Path, format: portable.Format) -> None:
+async def test_an_export_is_imported_as_it_was(
+    memories: Memories, tmp_path: Path, format: serialization.Format
+) -> None:
     tricky = [
         *HOSTILE,
         "---\nid: 1\n---",
@@ -132,9 +136,9 @@ async def test_an_import_screens_a_label_once(memories: Memories) -> None:
 
 async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories: Memories) -> None:
     kept = await keep(memories, "first")
-    given = portable.packed(kept)
+    given = serialization.packed(kept)
     lines = [
-        json.dumps({**json.loads(portable.dumped([kept], "jsonl")), "content": "second", "version": 5}),
+        json.dumps({**json.loads(serialization.dumped([kept], "jsonl")), "content": "second", "version": 5}),
         json.dumps({"content": "no namespace"}),
         json.dumps({"content": "new", "namespace": "context"}),
         "not json",
@@ -444,17 +448,19 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
     ):
         await refused(client, "memory_prompts", action="save", **arguments)
     with pytest.raises(InvalidInput, match="needs a"):
-        template = templates.made(
+        template = saved_prompts.made(
             domain="user", project=None, name="x", content="{{a}}", description="", variables={}, now=0
         )
-        templates.filled(template, {})
+        saved_prompts.filled(template, {})
 
 
 async def test_after_a_large_import_the_database_knows_how_much_it_has(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL's planner goes by that, and would look minutes later."""
-    text = portable.dumped([record_of(Draft(content=f"note {n}", namespace="context"), n) for n in range(40)], "jsonl")
+    text = serialization.dumped(
+        [record_of(Draft(content=f"note {n}", namespace="context"), n) for n in range(40)], "jsonl"
+    )
 
     def known(tx: Transaction) -> bool:
         if tx.engine == "sqlite":

@@ -12,7 +12,7 @@ from remembering import refused, said, template
 
 from portico import Client, Server
 from portico.auth.principal import Principal
-from portico.services.memory.service.service import Memory
+from portico_services.memory.service import Memory
 
 ANN, BOB = Principal("ann"), Principal("bob")
 UNKNOWN = "0123456789abcdef"

@@ -17,8 +17,8 @@ from remembering import CAPTURE, said
 from http_threads import running
 from portico import UsageError
 from portico.extend import TransportError, http_exchange
-from portico.services.memory.service import webhooks
-from portico.services.memory.service.service import Memory
+from portico_services.memory.extras import webhooks
+from portico_services.memory.service import Memory
 
 Serving = Callable[..., Any]
 PATIENCE = 30.0

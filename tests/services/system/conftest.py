@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import debian  # noqa: E402
-from portico.services.system.eventlog import times  # noqa: E402
+from portico_services.system.logs import timestamps  # noqa: E402
 
 CORPUS = HERE.parents[3] / "shared" / "data"
 PYTHON = "/usr/bin/python3"
@@ -109,7 +109,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
-        times._at_minute.cache_clear()
+        timestamps._at_minute.cache_clear()
         yield
     time.tzset()
-    times._at_minute.cache_clear()
+    timestamps._at_minute.cache_clear()

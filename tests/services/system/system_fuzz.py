@@ -15,16 +15,16 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import MachineError
-from portico.services.system.eventlog import evtx
-from portico.services.system.eventlog.entries import Query
-from portico.services.system.eventlog.evtx import EvtxLog
-from portico.services.system.eventlog.journal.file import JournalFile
-from portico.services.system.eventlog.journal.log import JournalLog, entry_of
-from portico.services.system.eventlog.textlog import TextLog, rotated
-from portico.services.system.registry.hive import Hive
-from portico.services.system.registry.values import decoded
+from portico_services.system.errors import MachineError
+from portico_services.system.logs import evtx
+from portico_services.system.logs.entries import Query
+from portico_services.system.logs.evtx import EvtxLog
+from portico_services.system.logs.journal.file import JournalFile
+from portico_services.system.logs.journal.log import JournalLog, entry_of
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
+from portico_services.system.registry.hive import Hive
+from portico_services.system.registry.values import decoded
 
 MEMORY = 1536 * 2**20
 MOST = 20_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, ToolError
-from portico.services import assembly
-from portico.services.settings import ServeSettings
-from portico.services.system import System
+from portico_services import assembly
+from portico_services.settings import ServeSettings
+from portico_services.system import System
 
 
 class User:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from portico import beneath
-from portico.services.system.containment import AllowedRoots, Denials
-from portico.services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
+from portico import safe_open
+from portico_services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
+from portico_services.system.path_access import AllowedRoots, Denials
 from storm import times
 
 FLIPS = times(10_000, in_a_storm=30_000)
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and pipes as Unix
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to stay below a folder are held to the same."""
     if request.param == "by the kernel":
-        if not beneath._has_openat2():
+        if not safe_open._has_openat2():
             pytest.skip("this kernel has no openat2")
     else:
-        monkeypatch.setattr(beneath, "_KERNEL_HAS_IT", False)
+        monkeypatch.setattr(safe_open, "_KERNEL_HAS_IT", False)
     return str(request.param)
 
 
@@ -376,7 +376,7 @@ def test_a_hard_link_to_a_secret_is_that_secret(tmp_path: Path, monkeypatch: pyt
 def test_where_there_is_no_time_to_look_a_linked_file_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portico.services.system.containment.LINKS_SECONDS", -1.0)
+    monkeypatch.setattr("portico_services.system.path_access.LINKS_SECONDS", -1.0)
     (tmp_path / "one.txt").write_text("open")
     os.link(tmp_path / "one.txt", tmp_path / "two.txt")
     with pytest.raises(Denied):

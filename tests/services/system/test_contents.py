@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import bytesearch
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.cursors import Cursors
-from portico.services.system.files import contents
-from portico.services.system.files.questions import FileQueries
-from portico.services.system.files.walk import FileCriteria
-from portico.services.system.results import FilePage
+from portico_services.system import byte_search
+from portico_services.system.cursors import Cursors
+from portico_services.system.files import content_search
+from portico_services.system.files.queries import FileQueries
+from portico_services.system.files.walk import FileCriteria
+from portico_services.system.path_access import AllowedRoots
+from portico_services.system.results import FilePage
 
 
 class Clock:
@@ -48,7 +48,7 @@ def test_every_file_is_looked_into_however_little_time_there_is(tmp_path: Path, 
 
 
 def test_a_large_file_is_gone_on_with_in_its_midst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "BLOCK", 10_000)
+    monkeypatch.setattr(content_search, "BLOCK", 10_000)
     lines = [f"line {n}" for n in range(1, 20_001)]
     lines[17_320] = "the needle"
     (tmp_path / "a.txt").write_text("before\n")
@@ -62,7 +62,7 @@ def test_a_large_file_is_gone_on_with_in_its_midst(tmp_path: Path, monkeypatch: 
 
 
 def test_a_file_that_changed_between_two_pages_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "BLOCK", 10_000)
+    monkeypatch.setattr(content_search, "BLOCK", 10_000)
     (tmp_path / "large.txt").write_text("x\n" * 100_000)
     (tmp_path / "z.txt").write_text("needle\n")
     queries = FileQueries(AllowedRoots([tmp_path]), Cursors(b"k" * 32), clock=Clock(1.0))
@@ -111,7 +111,7 @@ def test_texts_are_texts_in_whatever_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hit: bool, with_re2: bool
 ) -> None:
     if not with_re2:
-        monkeypatch.setattr(bytesearch, "find_spec", lambda name: None)
+        monkeypatch.setattr(byte_search, "find_spec", lambda name: None)
     (tmp_path / "one.txt").write_bytes("A Needle, Größe, a*b [\n".encode() + b"\xff\xfe bad bytes\n")
     queries = FileQueries(AllowedRoots([tmp_path]), Cursors(b"k" * 32))
     assert bool(queries.search(FileCriteria(), None, text, 10, None).files) is hit

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog.continuations import entry_starts
-from portico.services.system.eventlog.entries import CRITICAL, ERROR, INFORMATION, LogEntry, Query
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system.logs.continuations import entry_starts
+from portico_services.system.logs.entries import CRITICAL, ERROR, INFORMATION, LogEntry, Query
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
 
 pytestmark = pytest.mark.usefixtures("utc")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import evtx as reader
-from portico.services.system.eventlog.entries import ERROR, INFORMATION, LogEntry, Query, iso
-from portico.services.system.eventlog.evtx import CHUNK, HEADER, EvtxLog, event_entry
-from portico.services.system.eventlog.sources import FolderLog
+from portico_services.system.logs import evtx as reader
+from portico_services.system.logs.discovery import FolderLog
+from portico_services.system.logs.entries import ERROR, INFORMATION, LogEntry, Query, iso
+from portico_services.system.logs.evtx import CHUNK, HEADER, EvtxLog, event_entry
+from portico_services.system.path_access import AllowedRoots
 
 evtx = pytest.importorskip("evtx")
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots, OpenFolder
-from portico.services.system.cursors import Cursors
-from portico.services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
-from portico.services.system.files import contents, questions
-from portico.services.system.files.index import Index
-from portico.services.system.files.keeper import Watch
-from portico.services.system.files.questions import FileQueries
-from portico.services.system.files.walk import FileCriteria, walk
+from portico_services.system.cursors import Cursors
+from portico_services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
+from portico_services.system.files import content_search, queries
+from portico_services.system.files.index_writer import Watch
+from portico_services.system.files.name_index import Index
+from portico_services.system.files.queries import FileQueries
+from portico_services.system.files.walk import FileCriteria, walk
+from portico_services.system.path_access import AllowedRoots, OpenFolder
 
 PATIENCE = 30.0
 
@@ -103,7 +103,7 @@ def test_a_secret_is_found_by_nobody(tree: Path, index: Index) -> None:
 
 def test_a_walk_looks_no_closer_than_it_must(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    monkeypatch.setattr("portico.services.system.files.walk.look", lambda row, entry: looked.append(row.name))
+    monkeypatch.setattr("portico_services.system.files.walk.look", lambda row, entry: looked.append(row.name))
     walked(tree, FileCriteria(text="report"))
     assert looked == []
 
@@ -180,7 +180,7 @@ def test_a_search_says_when_the_index_may_lack_changes(
 
 
 def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.system.files.keeper.Watch.add", lambda self, folder, number: None)
+    monkeypatch.setattr("portico_services.system.files.index_writer.Watch.add", lambda self, folder, number: None)
     made = Index(AllowedRoots([tree]), rewalk_seconds=0.05)
     made.start()
     assert made.wait(1, PATIENCE)
@@ -217,7 +217,7 @@ def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
         watches.append(Watch())
         return watches[0]
 
-    monkeypatch.setattr("portico.services.system.files.index.Watch", slow)
+    monkeypatch.setattr("portico_services.system.files.name_index.Watch", slow)
     made = Index(AllowedRoots([tree]))
     starting, closing = threading.Thread(target=made.start), threading.Thread(target=made.close)
     starting.start()
@@ -330,7 +330,7 @@ def test_without_the_engine_texts_are_still_found(files: FileQueries, monkeypatc
     def missing(name: str, purpose: str) -> None:
         raise MissingDependency(f"{purpose} needs {name}")
 
-    monkeypatch.setattr(contents, "package", missing)
+    monkeypatch.setattr(content_search, "package", missing)
     assert files.search(FileCriteria(), None, "number 3", 10, None).files
     with pytest.raises(MissingDependency, match="re2"):
         files.search(FileCriteria(), None, "/number/", 10, None)
@@ -343,7 +343,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = contents.LineSearch("needle")(file, contents.BEGINNING, lambda: False).matches
+        found = content_search.LineSearch("needle")(file, content_search.BEGINNING, lambda: False).matches
     assert [(match.line, match.text) for match in found] == [
         (120_001, "needle at the edge"),
         (150_001, "another needle"),
@@ -353,9 +353,9 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
 @pytest.mark.parametrize("offset", range(-12, 13, 3))
 def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
     path = tree / "edge.txt"
-    path.write_text("x" * (contents.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
+    path.write_text("x" * (content_search.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = contents.LineSearch("needle")(file, contents.BEGINNING, lambda: False).matches
+        found = content_search.LineSearch("needle")(file, content_search.BEGINNING, lambda: False).matches
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
 
@@ -445,6 +445,6 @@ def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, al
 
 
 def test_what_is_too_large_is_not_hashed(tree: Path, files: FileQueries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "LARGEST_HASHED", 5)
+    monkeypatch.setattr(queries, "LARGEST_HASHED", 5)
     with pytest.raises(InvalidArgument, match="the most"):
         files.checksum(str(tree / "a" / "one.txt"), "sha256")

@@ -15,14 +15,14 @@ import pytest
 import system_forgery as forgery
 
 from portico import Client, Server, ToolError
-from portico.services.system import System, follow
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.cursors import Cursors
-from portico.services.system.eventlog import following
-from portico.services.system.eventlog.entries import ERROR, Query
-from portico.services.system.eventlog.logs import Logs
-from portico.services.system.eventlog.sources import at_path
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system import System, log_follower
+from portico_services.system.cursors import Cursors
+from portico_services.system.logs import tail
+from portico_services.system.logs.discovery import at_path
+from portico_services.system.logs.entries import ERROR, Query
+from portico_services.system.logs.log_registry import Logs
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
 
 PATIENCE = 60.0
 
@@ -176,7 +176,7 @@ def test_an_empty_log_can_be_followed_through_its_rotation(tmp_path: Path) -> No
 
 
 def test_what_is_written_fast_is_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tail, "MOST_BYTES", 1000)
     log = tmp_path / "log"
     log.touch()
     follower = Follower(log)
@@ -291,7 +291,7 @@ async def test_names_are_hidden_in_what_is_told(tmp_path: Path) -> None:
 async def test_a_call_that_waits_can_be_cancelled_and_only_so_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "MOST_WAITING", 1)
+    monkeypatch.setattr(log_follower, "MOST_WAITING", 1)
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
         waiting = asyncio.create_task(follow_log(client, waitSeconds=60))

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Client, Server
-from portico.services.system import machine as machines
-from portico.services.system import processes
-from portico.services.system.files import lines
-from portico.services.system.results import ProcessInfo
-from portico.services.system.service import System
+from portico_services.system import machine as machines
+from portico_services.system import processes
+from portico_services.system.files import line_ranges
+from portico_services.system.results import ProcessInfo
+from portico_services.system.service import System
 
 LEVELS = ("anonymize", "strict")
 # Somebody with an account here, somebody whom a log calls a user, and their machines.
@@ -272,7 +272,7 @@ async def test_a_file_is_read_by_whole_lines(shown: Shown) -> None:
 
 
 async def test_a_line_without_end_is_cut_in_the_same_places(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 64)
+    monkeypatch.setattr(line_ranges, "LONGEST_LINE", 64)
     path = shown.folder / "data" / "endless.txt"
     path.write_text("word m.kowalski; " * 40, encoding="utf-8")
     async with Client(shown.server) as client:
@@ -287,7 +287,7 @@ async def test_a_line_without_end_is_cut_in_the_same_places(shown: Shown, monkey
 async def test_a_page_with_more_names_than_can_be_hidden_is_refused(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portico.services.system.privacy.MOST_LEARNED", 5)
+    monkeypatch.setattr("portico_services.system.anonymizer.MOST_LEARNED", 5)
     async with Client(shown.server) as client:
         [said] = await ask(client, shown, "eventlog_query", logName="auth")
         assert "Ask for less" in said

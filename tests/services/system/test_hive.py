@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.errors import InvalidArgument
-from portico.services.system.registry.hive import Hive
-from portico.services.system.registry.values import TYPES, decoded, encoded, type_name, type_number
+from portico_services.system.errors import InvalidArgument
+from portico_services.system.registry.hive import Hive
+from portico_services.system.registry.values import TYPES, decoded, encoded, type_name, type_number
 
 # Run by the system's Python, which has hivex. Times are tenths of microseconds since 1601.
 THEIRS = """

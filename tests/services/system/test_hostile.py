@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.errors import DamagedData
-from portico.services.system.eventlog.journal import file as journal_file
-from portico.services.system.eventlog.journal.file import JournalFile
-from portico.services.system.registry.hive import Hive
+from portico_services.system.errors import DamagedData
+from portico_services.system.logs.journal import file as journal_file
+from portico_services.system.logs.journal.file import JournalFile
+from portico_services.system.registry.hive import Hive
 
 FUZZ = Path(__file__).with_name("system_fuzz.py")
 HANGING = 300

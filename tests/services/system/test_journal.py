@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import DamagedData
-from portico.services.system.eventlog.entries import ERROR, LogEntry, Query
-from portico.services.system.eventlog.journal.file import LZ4, XZ, ZSTD, JournalFile, inflate
-from portico.services.system.eventlog.journal.log import JournalctlLog, JournalLog
+from portico_services.system.errors import DamagedData
+from portico_services.system.logs.entries import ERROR, LogEntry, Query
+from portico_services.system.logs.journal.file import LZ4, XZ, ZSTD, JournalFile, inflate
+from portico_services.system.logs.journal.log import JournalctlLog, JournalLog
+from portico_services.system.path_access import AllowedRoots
 
 EXPORTED = 2000
 

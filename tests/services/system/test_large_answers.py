@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.services.system import System, looking
-from portico.services.system.machine import Machine
+from portico_services.system import System, machine_access
+from portico_services.system.machine import Machine
 
 ENTRIES = 9000
 
@@ -67,7 +67,7 @@ async def test_processes_come_in_pages(server: Server) -> None:
 async def test_a_client_that_asks_for_progress_hears_that_it_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch, revision: Any, tool: str, arguments: dict[str, Any], slow: str
 ) -> None:
-    monkeypatch.setattr(looking, "PROGRESS_SECONDS", 0.01)
+    monkeypatch.setattr(machine_access, "PROGRESS_SECONDS", 0.01)
     enough = threading.Event()
     usual = getattr(Machine, slow)
 

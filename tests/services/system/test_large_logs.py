@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from portico.services.system import bytesearch
-from portico.services.system.containment import AllowedRoots, OpenFile
-from portico.services.system.cursors import Cursors
-from portico.services.system.eventlog import literals, textfile
-from portico.services.system.eventlog.entries import EmptyStretch, LogEntry, Query, microseconds
-from portico.services.system.eventlog.line_counts import COUNTS
-from portico.services.system.eventlog.logs import LogPage, Logs
-from portico.services.system.eventlog.sources import FolderLog, at_path
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system import byte_search
+from portico_services.system.cursors import Cursors
+from portico_services.system.logs import literal_search, text_file
+from portico_services.system.logs.discovery import FolderLog, at_path
+from portico_services.system.logs.entries import EmptyStretch, LogEntry, Query, microseconds
+from portico_services.system.logs.line_counts import COUNTS
+from portico_services.system.logs.log_registry import LogPage, Logs
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots, OpenFile
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -182,8 +182,8 @@ def test_a_text_is_found_as_if_every_entry_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, with_re2: bool
 ) -> None:
     if not with_re2:
-        monkeypatch.setattr(bytesearch, "find_spec", lambda name: None)
-    monkeypatch.setattr(literals, "BLOCK", 20_000)
+        monkeypatch.setattr(byte_search, "find_spec", lambda name: None)
+    monkeypatch.setattr(literal_search, "BLOCK", 20_000)
     lines = [stamped(n, ascending(n)) for n in range(5_000)]
     for n, sample in enumerate(SAMPLES * 3):
         lines.insert(n * 230, sample)
@@ -197,15 +197,15 @@ def test_a_text_is_found_as_if_every_entry_were_read(
 def test_only_entries_that_may_have_a_text_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(20_000)])
     parsed: list[str] = []
-    whole = textfile.parse
-    monkeypatch.setattr(textfile, "parse", lambda text, newest: parsed.append(text) or whole(text, newest))
+    whole = text_file.parse
+    monkeypatch.setattr(text_file, "parse", lambda text, newest: parsed.append(text) or whole(text, newest))
     assert len(read(log_of(tmp_path / "log"), Query(contains="message 1234 "))) == 1
     assert len(parsed) < 20
 
 
 def test_a_search_that_runs_out_of_time_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page looks at one block, finds nothing, says so, and the next does not begin again."""
-    monkeypatch.setattr(literals, "BLOCK", 50_000)
+    monkeypatch.setattr(literal_search, "BLOCK", 50_000)
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(10_000)])
     ticks = iter(range(10**9))
     logs = Logs(lambda: {"log": log_of(tmp_path / "log")}, Cursors(b"k" * 32), clock=lambda: float(next(ticks)) * 3)
@@ -222,7 +222,7 @@ def test_a_search_that_runs_out_of_time_goes_on_where_it_was(tmp_path: Path, mon
 
 
 def test_in_a_folder_a_search_goes_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(literals, "BLOCK", 50_000)
+    monkeypatch.setattr(literal_search, "BLOCK", 50_000)
     for part in range(3):
         written(tmp_path / f"{part}.log", [stamped(n, ascending(n)) for n in range(part, 9_000, 3)])
     log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
@@ -287,7 +287,7 @@ def test_packed_files_are_counted_once(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "log.1.gz").write_bytes(gzip.compress(b"c\nd\n"))
     log = log_of(tmp_path / "log")
     assert log.count() == 4
-    monkeypatch.setattr(textfile, "LARGEST_UNPACKED", 1)  # it would be refused now
+    monkeypatch.setattr(text_file, "LARGEST_UNPACKED", 1)  # it would be refused now
     assert log.count() == 4
 
 
@@ -321,7 +321,7 @@ def test_counting_that_takes_too_long_says_so_and_goes_on(tmp_path: Path) -> Non
 def test_the_counts_of_files_that_are_gone_are_not_kept_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portico.services.system.eventlog.line_counts.MOST_FILES", 5)
+    monkeypatch.setattr("portico_services.system.logs.line_counts.MOST_FILES", 5)
     for n in range(20):
         (tmp_path / f"log{n}").write_text("a line\n")
         assert log_of(tmp_path / f"log{n}").count() == 1
@@ -371,12 +371,12 @@ def test_a_minute_is_found_around_a_line_of_megabytes(tmp_path: Path, second: in
 
 
 def test_of_a_line_of_megabytes_only_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(literals, "BLOCK", 2**18)
-    monkeypatch.setattr(textfile, "LONGEST_BLOCK", 2**20)
+    monkeypatch.setattr(literal_search, "BLOCK", 2**18)
+    monkeypatch.setattr(text_file, "LONGEST_BLOCK", 2**20)
     log = log_of(with_a_long_line(tmp_path / "log"))
     assert read(log, Query(contains="far behind")) == []
     found = [len(message) for message in read(log, Query(contains="message 12000 "))]
-    assert len(found) == 2 and max(found) < textfile.LONGEST_LINE
+    assert len(found) == 2 and max(found) < text_file.LONGEST_LINE
 
 
 # Pages
@@ -463,8 +463,8 @@ def test_the_first_entries_of_a_large_log_are_found_without_reading_it(
 def test_pages_that_are_cut_short_are_numbered_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_offset: bool
 ) -> None:
-    monkeypatch.setattr("portico.services.system.eventlog.logs.LARGEST_PAGE", 5000)
-    monkeypatch.setattr("portico.services.system.eventlog.logs.MAX_PAGE_ENTRIES", 90)
+    monkeypatch.setattr("portico_services.system.logs.log_registry.LARGEST_PAGE", 5000)
+    monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_ENTRIES", 90)
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(700)])
     logs = Logs(lambda: {"log": log_of(tmp_path / "log")}, Cursors(b"k" * 32))
     pages = all_pages(logs, Query(), limit=100, by_offset=by_offset, oldest_first=False)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.services.system.test_line_styles import NOW, SAID, STATED
 from tests.services.system.test_lines import JSON_LINES, LINES
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import textfile, textlog
-from portico.services.system.eventlog.entries import CRITICAL, ERROR, WARNING, LogEntry, Query
-from portico.services.system.eventlog.level_search import LevelSearch
-from portico.services.system.eventlog.lines import parse
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system.logs import text_file, text_log
+from portico_services.system.logs.entries import CRITICAL, ERROR, WARNING, LogEntry, Query
+from portico_services.system.logs.level_search import LevelSearch
+from portico_services.system.logs.line_parser import parse
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
 
 pytest.importorskip("re2")
 pytestmark = pytest.mark.usefixtures("utc")
@@ -47,7 +47,7 @@ def assert_same_as_parsing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for level in LEVELS:
         searched = found(log, Query(min_level=level))
         with monkeypatch.context() as patch:
-            patch.setattr(textlog, "_search", lambda query: None)
+            patch.setattr(text_log, "_search", lambda query: None)
             parsed = found(log, Query(min_level=level))
         assert searched == parsed
 
@@ -104,7 +104,7 @@ def test_logs_of_real_machines(syslog_files: list[Path], tmp_path: Path, monkeyp
 @pytest.mark.parametrize("seed", range(20))
 def test_mixed_lines_and_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(textfile, "_BLOCK", 512)
+    monkeypatch.setattr(text_file, "_BLOCK", 512)
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     lines = []
     for n in range(400):

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog.entries import (
+from portico_services.system.logs.entries import (
     CRITICAL,
     DEBUG,
     ERROR,
@@ -20,8 +19,9 @@ from portico.services.system.eventlog.entries import (
     iso,
     microseconds,
 )
-from portico.services.system.eventlog.lines import parse
-from portico.services.system.eventlog.textlog import Chain, TextLog
+from portico_services.system.logs.line_parser import parse
+from portico_services.system.logs.text_log import Chain, TextLog
+from portico_services.system.path_access import AllowedRoots
 
 pytestmark = pytest.mark.usefixtures("utc")
 

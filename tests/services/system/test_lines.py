@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.eventlog import times
-from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, WARNING, iso, microseconds
-from portico.services.system.eventlog.lines import parse
+from portico_services.system.logs import timestamps
+from portico_services.system.logs.entries import CRITICAL, DEBUG, ERROR, INFORMATION, WARNING, iso, microseconds
+from portico_services.system.logs.line_parser import parse
 
 NOW = microseconds("2026-03-01T12:00:00Z", "now")
 
@@ -396,7 +396,7 @@ def test_a_line_of_json_says_what_it_says(said: dict[str, Any], expected: tuple[
 def test_the_zone_of_a_line_without_one_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Etc/GMT-2")
     time.tzset()
-    times._at_minute.cache_clear()
+    timestamps._at_minute.cache_clear()
     assert parsed("2026-02-01 10:00:00 INFO x")[:2] == ("2026-02-01T08:00:00Z", "zone")
     assert parsed("Feb  1 10:00:00 h t: x")[:2] == ("2026-02-01T08:00:00Z", "year")
     assert parsed("2026-02-01 10:00:00 +0100 INFO x")[:2] == ("2026-02-01T09:00:00Z", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico import Client, Server
-from portico.services.system import System
+from portico_services.system import System
 
 
 @asynccontextmanager

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.cursors import LONGEST_CURSOR, Cursors
-from portico.services.system.errors import Absent, InvalidArgument
-from portico.services.system.eventlog import sources
-from portico.services.system.eventlog.entries import ERROR, Log, LogEntry, Query, iso, microseconds
-from portico.services.system.eventlog.logs import Logs
-from portico.services.system.eventlog.sources import NoLog, at_path
+from portico_services.system.cursors import LONGEST_CURSOR, Cursors
+from portico_services.system.errors import Absent, InvalidArgument
+from portico_services.system.logs import discovery
+from portico_services.system.logs.discovery import NoLog, at_path
+from portico_services.system.logs.entries import ERROR, Log, LogEntry, Query, iso, microseconds
+from portico_services.system.logs.log_registry import Logs
 
 
 class Numbers:
@@ -137,7 +137,7 @@ def test_what_could_not_be_counted_in_time_is_not_called_exact() -> None:
 
 
 def test_a_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.system.eventlog.logs.LARGEST_PAGE", 50)
+    monkeypatch.setattr("portico_services.system.logs.log_registry.LARGEST_PAGE", 50)
     found = logs().query("Numbers", Query(), limit=100)
     assert ids(found) == [1000, 999, 998, 997, 996]
     assert found.has_more
@@ -215,9 +215,9 @@ def test_times() -> None:
 
 
 def test_a_machine_that_keeps_no_logs_still_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sources, "JOURNALS", (str(tmp_path / "none"),))
-    monkeypatch.setattr(sources, "TEXTS", str(tmp_path / "none"))
-    found = dict(sources._unix([]))
+    monkeypatch.setattr(discovery, "JOURNALS", (str(tmp_path / "none"),))
+    monkeypatch.setattr(discovery, "TEXTS", str(tmp_path / "none"))
+    found = dict(discovery._unix([]))
     assert set(found) == {"System", "Application", "Security", "Kernel"}
     assert all(isinstance(log, NoLog) for log in found.values())
     answer = Logs(lambda: found, Cursors()).query("System", Query(), limit=10)
@@ -226,10 +226,10 @@ def test_a_machine_that_keeps_no_logs_still_answers(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_machine_with_text_logs_gives_them_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sources, "JOURNALS", ())
-    monkeypatch.setattr(sources, "TEXTS", str(tmp_path))
+    monkeypatch.setattr(discovery, "JOURNALS", ())
+    monkeypatch.setattr(discovery, "TEXTS", str(tmp_path))
     (tmp_path / "auth.log").write_text("Oct 11 22:14:15 host sshd[1]: session opened\n")
-    found = dict(sources._unix([]))
+    found = dict(discovery._unix([]))
     assert type(found["Security"]).__name__ == "TextLog"
     assert type(found["System"]).__name__ == "FolderLog"
     answer = Logs(lambda: found, Cursors()).query("security", Query(), limit=10)
@@ -246,8 +246,8 @@ def test_a_machine_with_journals_gives_them_the_usual_names(monkeypatch: pytest.
     ]
     (folder / "system.journal").write_bytes(forgery.journal(entries))
     (folder / "user-1000.journal").write_bytes(forgery.journal([forgery.entry("a program")], seqnum_id=b"u" * 16))
-    monkeypatch.setattr(sources, "JOURNALS", (str(tmp_path),))
-    asked = Logs(lambda: dict(sources._unix([])), Cursors())
+    monkeypatch.setattr(discovery, "JOURNALS", (str(tmp_path),))
+    asked = Logs(lambda: dict(discovery._unix([])), Cursors())
     messages = {
         name: {entry.message for entry in asked.query(name, Query(), limit=10).entries}
         for name in ("System", "Kernel", "Security", "Application")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import audit, machine, processes, programs
-from portico.services.system.audit import Audit, verify
-from portico.services.system.errors import DamagedData, Denied, MissingDependency, package
-from portico.services.system.service import System
-from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
+from portico_services.system import audit_log, machine, processes, subprocesses
+from portico_services.system.audit_log import Audit, verify
+from portico_services.system.errors import DamagedData, Denied, MissingDependency, package
+from portico_services.system.service import System
+from portico_services.system.text import cut, meant_path, plain, plain_all, shown_path
 
 
 def test_this_process_is_among_the_processes() -> None:
@@ -116,7 +116,7 @@ def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Pa
     trail = Audit(file)
     trail.add("fs_read", {"path": "/b"}, "ok")
     trail.close()
-    assert [part.name for part in audit.parts(file)] == ["audit.jsonl.1", "audit.jsonl"]
+    assert [part.name for part in audit_log.parts(file)] == ["audit.jsonl.1", "audit.jsonl"]
     assert verify(file) is None
     (tmp_path / "audit.jsonl.1").write_text(older().replace("/a", "/c"))
     assert verify(file) == 1
@@ -125,14 +125,14 @@ def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Pa
 
 
 def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(audit_log, "LARGEST_FILE", 1000)
     file = tmp_path / "audit.jsonl"
     trail = Audit(file)
     for _ in range(20):
         trail.add("fs_read", {}, "ok")
     trail.close()
     assert [record.number for record in trail.recent] == list(range(1, 21))
-    assert [part.name for part in audit.parts(file)][:2] == ["audit.jsonl.1", "audit.jsonl.2"]
+    assert [part.name for part in audit_log.parts(file)][:2] == ["audit.jsonl.1", "audit.jsonl.2"]
     assert verify(file) is None
     # It goes on where it was, and nothing that was put aside is written over.
     Audit(file).add("fs_read", {}, "ok")
@@ -140,7 +140,7 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
     (tmp_path / "audit.jsonl.1").unlink()
     first = verify(file)
     assert first == 1
-    kept = {part.name: part.read_bytes() for part in audit.parts(file)[:-1]}
+    kept = {part.name: part.read_bytes() for part in audit_log.parts(file)[:-1]}
     trail = Audit(file)
     for _ in range(20):
         trail.add("fs_read", {}, "ok")
@@ -148,7 +148,7 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
 
 
 def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LARGEST_FILE", 2000)
+    monkeypatch.setattr(audit_log, "LARGEST_FILE", 2000)
     file = tmp_path / "audit.jsonl"
     trail = Audit(file)
     trail.add("fs_read", {"path": "the evidence"}, "ok")
@@ -161,11 +161,11 @@ def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, mon
     trail.close()
     assert [record.arguments for record in list(trail.recent)[-2:]] == [{"path": "more evidence"}, {"more": 20_900}]
     assert verify(file) is None
-    assert sum(part.stat().st_size for part in audit.parts(file)) < 100_000
+    assert sum(part.stat().st_size for part in audit_log.parts(file)) < 100_000
 
 
 def test_where_nothing_can_be_recorded_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LARGEST_TRAIL", 1000)
+    monkeypatch.setattr(audit_log, "LARGEST_TRAIL", 1000)
     service = System(roots=[tmp_path], data=tmp_path / "data", machine_logs=False, index=False, privacy="off")
 
     def go_on() -> None:
@@ -200,23 +200,23 @@ def test_a_broken_key_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_program_is_run_without_a_shell_and_stopped_when_nobody_reads() -> None:
-    lines = programs.lines(["yes", "a; rm -rf /"])
+    lines = subprocesses.lines(["yes", "a; rm -rf /"])
     assert next(lines) == b"a; rm -rf /\n"
     lines.close()
 
 
 def test_a_program_that_hangs_is_stopped() -> None:
-    assert list(programs.lines(["sleep", "1000"], seconds=0.05)) == []
+    assert list(subprocesses.lines(["sleep", "1000"], seconds=0.05)) == []
 
 
 def test_a_program_that_is_missing_is_named() -> None:
     with pytest.raises(MissingDependency, match="no-such-program"):
-        next(programs.lines(["no-such-program"]))
+        next(subprocesses.lines(["no-such-program"]))
 
 
 def test_a_line_without_end_is_damaged() -> None:
     with pytest.raises(DamagedData):
-        list(programs.lines(["head", "-c", "5000000", "/dev/zero"]))
+        list(subprocesses.lines(["head", "-c", "5000000", "/dev/zero"]))
 
 
 # Texts
@@ -258,7 +258,7 @@ def test_the_service_starts_without_any_optional_package() -> None:
     code = (
         "import sys\n"
         "for name in ('psutil', 'evtx', 'zstandard', 'lz4', 're2', 'win32evtlog'): sys.modules[name] = None\n"
-        "from portico import Server\nfrom portico.services.system.service import System\n"
+        "from portico import Server\nfrom portico_services.system.service import System\n"
         "s = Server('x'); s.add(System()); print(len(list(s.tools)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from portico.services.system import programs
-from portico.services.system.eventlog.entries import CRITICAL, ERROR, INFORMATION, Query
-from portico.services.system.eventlog.platform_logs import MacLog, parsed_line
+from portico_services.system import subprocesses
+from portico_services.system.logs.entries import CRITICAL, ERROR, INFORMATION, Query
+from portico_services.system.logs.platform_logs import MacLog, parsed_line
 
 NOW = 1_782_748_482.0
 HOUR = 3600
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
                 yield line(second, "Error" if second % 600 == 0 else "Default", f"at {second}")
         yield b'{"count":1,"finished":1}\n'
 
-    monkeypatch.setattr(programs, "lines", lines)
+    monkeypatch.setattr(subprocesses, "lines", lines)
     return commands
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import evtx
-from portico.services.system.eventlog.entries import Query
-from portico.services.system.eventlog.evtx import EvtxLog
-from portico.services.system.levels import levels, privacy
-from portico.services.system.machine import Machine
-from portico.services.system.privacy import Anonymizer, is_well_known
+from portico_services.system.access_levels import levels, privacy
+from portico_services.system.anonymizer import Anonymizer, is_well_known
+from portico_services.system.logs import evtx
+from portico_services.system.logs.entries import Query
+from portico_services.system.logs.evtx import EvtxLog
+from portico_services.system.machine import Machine
+from portico_services.system.path_access import AllowedRoots
 
 KEY = b"k" * 32
 

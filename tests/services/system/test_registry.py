@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import system_forgery as forgery
 
-from portico.services.system import programs
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import Absent, DamagedData, Denied, InvalidArgument
-from portico.services.system.registry import settings
-from portico.services.system.registry.branches import HiveBranch, PortableRegistry, WindowsBranch, branches
-from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import KeyPage, RegistryTree
+from portico_services.system import subprocesses
+from portico_services.system.errors import Absent, DamagedData, Denied, InvalidArgument
+from portico_services.system.path_access import AllowedRoots
+from portico_services.system.registry import platform_branches
+from portico_services.system.registry.branches import HiveBranch, PortableRegistry, WindowsBranch, branches
+from portico_services.system.registry.platform_branches import GsettingsBranch, PlistBranch, SysctlBranch
+from portico_services.system.registry.tree import KeyPage, RegistryTree
 
 KEY = r"HKEY_CURRENT_USER\Software\Example"
 
@@ -159,7 +159,7 @@ def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
             "list-recursively": [b"org.gnome.mutter edge-tiling true\n", b"org.gnome.mutter keys ['a', 'b']\n"],
         }[argv[1]]
 
-    monkeypatch.setattr(programs, "lines", lines)
+    monkeypatch.setattr(subprocesses, "lines", lines)
     registry = RegistryTree({"gsettings": GsettingsBranch()})
     assert registry.content("gsettings")[1].subkeys == ["org.gnome.desktop.interface", "org.gnome.mutter"]
     assert registry.value(r"gsettings\org.gnome.mutter", "keys")[1].value == "['a', 'b']"
@@ -198,7 +198,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
 
 
 def test_a_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "LARGEST_PLIST", 100)
+    monkeypatch.setattr(platform_branches, "LARGEST_PLIST", 100)
     (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
     with pytest.raises(DamagedData, match="more than 100 bytes"):
         RegistryTree({"plists": PlistBranch((str(tmp_path),))}).content(r"plists\a")

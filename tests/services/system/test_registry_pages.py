@@ -11,8 +11,8 @@ import pytest
 import system_forgery as forgery
 
 from portico import Client, Server, ToolError
-from portico.services.system import System
-from portico.services.system.registry.hive import Hive
+from portico_services.system import System
+from portico_services.system.registry.hive import Hive
 
 CACHE = bytes(range(256)) * 219 + bytes(192)  # 56,256 bytes, as AppCompatCache had them
 SERVICES = 3096

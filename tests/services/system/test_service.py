@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from portico import Client, ProtocolError, Server, ToolError, UsageError
-from portico.services.system import System
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services.system import System
 
 PATIENCE = 30.0
 TOOLS = [

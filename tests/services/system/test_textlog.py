@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import textfile
-from portico.services.system.eventlog.entries import LogEntry, Query
-from portico.services.system.eventlog.sources import FolderLog
-from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico_services.system.logs import text_file
+from portico_services.system.logs.discovery import FolderLog
+from portico_services.system.logs.entries import LogEntry, Query
+from portico_services.system.logs.text_log import TextLog, rotated
+from portico_services.system.path_access import AllowedRoots
 
 
 def line(n: int) -> str:
@@ -148,12 +148,12 @@ def test_a_very_long_line_is_cut_and_the_others_are_not_lost(tmp_path: Path) -> 
     (tmp_path / "log").write_text(line(0) + "x" * 1_000_000 + "\n" + line(1))
     entries = read(log_of(tmp_path / "log"))
     assert len(entries) == 3
-    assert len(entries[1].message) == textfile.LONGEST_LINE
+    assert len(entries[1].message) == text_file.LONGEST_LINE
     assert numbers([entries[0], entries[2]]) == [1, 0]
 
 
 def test_a_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(textfile, "LARGEST_UNPACKED", 1_000_000)
+    monkeypatch.setattr(text_file, "LARGEST_UNPACKED", 1_000_000)
     (tmp_path / "log").write_text(lines(0, 3))
     (tmp_path / "log.1.gz").write_bytes(gzip.compress(bytes(50_000_000)))
     (tmp_path / "log.2.gz").write_bytes(b"\x1f\x8b nonsense")

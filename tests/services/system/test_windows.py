@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.errors import Absent, DamagedData, MissingDependency, Unreadable
-from portico.services.system.eventlog import sources
-from portico.services.system.eventlog.entries import ERROR, WARNING, Query, iso, microseconds
-from portico.services.system.eventlog.platform_logs import WindowsLog, channels, parsed, xpath
+from portico_services.system.errors import Absent, DamagedData, MissingDependency, Unreadable
+from portico_services.system.logs import discovery
+from portico_services.system.logs.entries import ERROR, WARNING, Query, iso, microseconds
+from portico_services.system.logs.platform_logs import WindowsLog, channels, parsed, xpath
 
 EVENT = """<Event xmlns='http://schemas.microsoft.com/win/2004/08/events/event'><System>\
 <Provider Name='Service Control Manager' Guid='{{555908d1-a6d7-4695-8e1e-26931d2012f4}}' EventSourceName='SCM'/>\
@@ -126,7 +126,7 @@ def test_trouble_is_typed(api: Api) -> None:
 
 def test_the_logs_of_a_machine_are_its_channels(api: Api) -> None:
     assert list(channels()) == ["System", "Microsoft-Windows-Sysmon/Operational"]
-    assert list(dict(sources._windows())) == [
+    assert list(dict(discovery._windows())) == [
         "System",
         "Application",
         "Security",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from portico.services.tasks.edits import TaskDraft
-from portico.services.tasks.items import WorkItems
 from portico.store.database import Database
+from portico_services.workitems.edits import TaskDraft
+from portico_services.workitems.item_store import WorkItems
 
 
 async def create(items: WorkItems, name: str) -> None:

@@ -18,9 +18,9 @@ from workbench import Clock  # noqa: E402
 
 from forks import Awaited, Forks  # noqa: E402
 from portico import Client, Server  # noqa: E402
-from portico.services.tasks.items import HISTORY, MIGRATIONS, WorkItems  # noqa: E402
-from portico.services.tasks.service import Tasks  # noqa: E402
 from portico.store.database import Database  # noqa: E402
+from portico_services.workitems.item_store import HISTORY, MIGRATIONS, WorkItems  # noqa: E402
+from portico_services.workitems.service import Tasks  # noqa: E402
 
 PATIENCE = 60.0
 

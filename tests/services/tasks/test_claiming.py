@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from workbench import Clock, check, make, set_to
 
-from portico.services.tasks import claims
-from portico.services.tasks.edits import Changes, TaskDraft
-from portico.services.tasks.errors import ClaimedByOther, InvalidTask
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
 from portico.store.transaction import Transaction
+from portico_services.workitems import claims
+from portico_services.workitems.edits import Changes, TaskDraft
+from portico_services.workitems.errors import ClaimedByOther, InvalidTask
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.listing import Wanted
 
 PATIENCE = 120.0
 AGENTS = 20

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from portico import Client
-from portico.cli.forms.services import TASK_ACTIONS
-from portico.services.tasks import cycles, dependencies, edits, ids, inputs, listing
-from portico.services.tasks.service import TOOLS
-from portico.services.tasks.states import LEGAL
+from portico_services.cli.specs import TASK_ACTIONS
+from portico_services.workitems import cycles, dependencies, edits, ids, listing, validation
+from portico_services.workitems.service import TOOLS
+from portico_services.workitems.states import LEGAL
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "work-items.md").read_text()
@@ -51,8 +51,8 @@ def test_the_table_of_transitions_is_that_of_the_code() -> None:
 
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     for number in (
-        inputs.LONGEST_DESCRIPTION,
-        inputs.LONGEST_TEXT,
+        validation.LONGEST_DESCRIPTION,
+        validation.LONGEST_TEXT,
         dependencies.MOST_BLOCKERS,
         dependencies.DEEPEST,
         listing.MOST_LISTED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from portico.services.tasks.ids import LENGTH, Ids, is_id
+from portico_services.workitems.ids import LENGTH, Ids, is_id
 
 
 def test_ids_are_short_and_need_no_escaping() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from workbench import HOSTILE, Clock, check, everything, make, move, set_to
 
-from portico.services.tasks import items as items_module
-from portico.services.tasks import listing
-from portico.services.tasks.edits import Changes, TaskDraft
-from portico.services.tasks.errors import (
+from portico_services.workitems import item_store as items_module
+from portico_services.workitems import listing
+from portico_services.workitems.edits import Changes, TaskDraft
+from portico_services.workitems.errors import (
     Circle,
     ClaimedByOther,
     HasChildren,
@@ -20,9 +20,9 @@ from portico.services.tasks.errors import (
     TaskClosed,
     Waits,
 )
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
-from portico.services.tasks.states import LEGAL, STATUSES
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.listing import Wanted
+from portico_services.workitems.states import LEGAL, STATUSES
 
 # How to bring a fresh task into each state.
 WAYS = {"pending": [], "in_progress": ["in_progress"], "completed": ["completed"], "failed": ["failed"]}
@@ -165,7 +165,7 @@ async def test_a_task_is_never_below_itself(items: WorkItems) -> None:
 
 
 async def test_a_tree_is_only_so_deep(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.dependencies.DEEPEST", 4)
+    monkeypatch.setattr("portico_services.workitems.dependencies.DEEPEST", 4)
     ids = [await make(items)]
     for _ in range(3):
         ids.append(await make(items, parent_id=ids[-1]))
@@ -213,7 +213,7 @@ async def test_what_waited_for_a_deleted_task_does_not_any_more(items: WorkItems
 
 
 async def test_a_deletion_is_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.edits.MOST_DELETED", 3)
+    monkeypatch.setattr("portico_services.workitems.edits.MOST_DELETED", 3)
     top = await make(items)
     await items.create_all([TaskDraft(description="x", parent_id=top) for _ in range(5)])
     with pytest.raises(InvalidTask, match="more than 3"):

@@ -10,14 +10,14 @@ import pytest
 from workbench import Clock, check, make, refused, said
 
 from portico import Client, Server
-from portico.services.tasks import Tasks, edits, inputs, listing, records
-from portico.services.tasks.edits import Changes, TaskDraft
-from portico.services.tasks.errors import InvalidTask
-from portico.services.tasks.items import MIGRATIONS, WorkItems
-from portico.services.tasks.listing import ALL, Wanted
+from portico.protocol.versions import REVISIONS
 from portico.store.database import Database
 from portico.store.transaction import Transaction
-from portico.wire.revisions import REVISIONS
+from portico_services.workitems import Tasks, edits, listing, records, validation
+from portico_services.workitems.edits import Changes, TaskDraft
+from portico_services.workitems.errors import InvalidTask
+from portico_services.workitems.item_store import MIGRATIONS, WorkItems
+from portico_services.workitems.listing import ALL, Wanted
 
 Serving = Callable[..., Any]
 MINUTE_MS = 60_000
@@ -234,11 +234,11 @@ async def test_the_next_task_can_be_asked_for_by_labels(items: WorkItems, monkey
 
 async def test_labels_are_bounded(items: WorkItems) -> None:
     with pytest.raises(InvalidTask, match="at most 20 labels"):
-        await make(items, labels=[f"label{number}" for number in range(inputs.MOST_LABELS + 1)])
-    id = await make(items, labels=[f"label{number}" for number in range(inputs.MOST_LABELS)])
+        await make(items, labels=[f"label{number}" for number in range(validation.MOST_LABELS + 1)])
+    id = await make(items, labels=[f"label{number}" for number in range(validation.MOST_LABELS)])
     with pytest.raises(InvalidTask, match="at most 20 labels"):
         await items.update(id, Changes(add_labels=["one more"]))
-    for wrong in ("", "  ", "x" * (inputs.LONGEST_LABEL + 1)):
+    for wrong in ("", "  ", "x" * (validation.LONGEST_LABEL + 1)):
         with pytest.raises(InvalidTask, match="label"):
             await make(items, labels=[wrong])
 
@@ -269,8 +269,8 @@ async def test_what_is_overdue_is_listed_the_first_one_first(items: WorkItems, c
     await items.complete(done)
     await make(items)
     assert await listed(items, overdue=True) == [made[0], made[2], made[1]]
-    assert await listed(items, due_before=inputs.moment("2032-01-01")) == [made[0], made[2], made[1], made[3]]
-    assert await listed(items, due_before=inputs.moment("2023-11-11"), overdue=True) == [made[0], made[2]][:1]
+    assert await listed(items, due_before=validation.moment("2032-01-01")) == [made[0], made[2], made[1], made[3]]
+    assert await listed(items, due_before=validation.moment("2023-11-11"), overdue=True) == [made[0], made[2]][:1]
     found: list[str] = []
     cursor = None
     for _ in range(3):
@@ -327,10 +327,10 @@ async def test_notes_are_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(edits, "MOST_NOTES", 2)
     id = await make(items)
     for _ in range(2):
-        await items.add_note(id, "x" * inputs.LONGEST_NOTE)
+        await items.add_note(id, "x" * validation.LONGEST_NOTE)
     with pytest.raises(InvalidTask, match="no room for more"):
         await items.add_note(id, "one more")
-    for wrong in ("", " \n", "x" * (inputs.LONGEST_NOTE + 1)):
+    for wrong in ("", " \n", "x" * (validation.LONGEST_NOTE + 1)):
         with pytest.raises(InvalidTask, match="note"):
             await items.add_note(id, wrong)
     assert await items.read(lambda tx: records.count_notes(tx, id)) == 2
@@ -343,17 +343,17 @@ async def test_notes_are_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_label_is_as_long_as_it_is_kept(items: WorkItems) -> None:
-    fits, too_long = "ß" * (inputs.LONGEST_LABEL // 2), "ß" * (inputs.LONGEST_LABEL // 2 + 1)
+    fits, too_long = "ß" * (validation.LONGEST_LABEL // 2), "ß" * (validation.LONGEST_LABEL // 2 + 1)
     made = await make(items, labels=[fits])
     with pytest.raises(InvalidTask, match="62 characters"):
         await make(items, labels=[too_long])
-    assert (await items.update(made, Changes(priority=1))).labels == ("s" * inputs.LONGEST_LABEL,)
+    assert (await items.update(made, Changes(priority=1))).labels == ("s" * validation.LONGEST_LABEL,)
 
 
 async def test_a_label_that_was_too_long_when_it_was_stored_does_not_keep_a_task_from_being_changed(
     items: WorkItems,
 ) -> None:
-    made, longer = await make(items), "s" * (inputs.LONGEST_LABEL + 2)
+    made, longer = await make(items), "s" * (validation.LONGEST_LABEL + 2)
     await items.database.write(
         lambda tx: tx.run(
             "update work_item set labels = :labels where id = :id", {"labels": f'["{longer}"]', "id": made}
@@ -363,7 +363,7 @@ async def test_a_label_that_was_too_long_when_it_was_stored_does_not_keep_a_task
 
 
 async def test_labels_are_counted_when_all_is_added_and_removed(items: WorkItems) -> None:
-    old, new = ([f"{kind}{number:02}" for number in range(inputs.MOST_LABELS)] for kind in ("old", "new"))
+    old, new = ([f"{kind}{number:02}" for number in range(validation.MOST_LABELS)] for kind in ("old", "new"))
     made = await make(items, labels=old)
     assert (await items.update(made, Changes(add_labels=new, remove_labels=old))).labels == tuple(new)
     with pytest.raises(InvalidTask, match="at most 20 labels"):

@@ -11,12 +11,12 @@ import pytest
 from workbench import check, make
 
 from portico import ToolError
-from portico.services.tasks import cycles, results
-from portico.services.tasks.edits import TaskDraft
-from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
-from portico.wire.revisions import REVISIONS
+from portico.protocol.versions import REVISIONS
+from portico_services.workitems import cycles, results
+from portico_services.workitems.edits import TaskDraft
+from portico_services.workitems.errors import Circle, InvalidTask, NoSuchTask
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.listing import Wanted
 
 Serving = Callable[..., Awaitable[Any]]
 PATIENCE = 60.0

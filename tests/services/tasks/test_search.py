@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from workbench import HOSTILE, make, said
 
-from portico.services.tasks import index, narrowing, terms, upkeep
-from portico.services.tasks.edits import Changes, TaskDraft
-from portico.services.tasks.inputs import folded
-from portico.services.tasks.items import MIGRATIONS, WorkItems
-from portico.services.tasks.listing import Wanted
-from portico.services.tasks.narrowing import Narrowing
-from portico.services.tasks.terms import LONGEST_SUFFIX, LONGEST_TERM, MOST_TERMS
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services.workitems import maintenance, query_plan, terms, text_index
+from portico_services.workitems.edits import Changes, TaskDraft
+from portico_services.workitems.item_store import MIGRATIONS, WorkItems
+from portico_services.workitems.listing import Wanted
+from portico_services.workitems.query_plan import Narrowing
+from portico_services.workitems.terms import LONGEST_SUFFIX, LONGEST_TERM, MOST_TERMS
+from portico_services.workitems.validation import folded
 
 PATIENCE = 60.0
 PIECES = [
@@ -60,12 +60,12 @@ def chance_queries(chance: random.Random, texts: list[str]) -> list[str]:
     return [*found, *PIECES, *HOSTILE, "nowhere", "fix nowhere"]
 
 
-@pytest.mark.parametrize("few", [narrowing.FEW, 3, -1])
+@pytest.mark.parametrize("few", [query_plan.FEW, 3, -1])
 async def test_it_finds_what_a_look_through_all_texts_finds(
     items: WorkItems, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever way is gone: by the index, by going through the list, or by whichever is shorter."""
-    monkeypatch.setattr(narrowing, "FEW", few)
+    monkeypatch.setattr(query_plan, "FEW", few)
     chance = random.Random(few)
     texts = [chance_text(chance) for _ in range(60)] + HOSTILE
     made = await items.create_all([TaskDraft(description=text, context=text[::-1]) for text in texts])
@@ -144,7 +144,7 @@ async def test_an_older_store_is_indexed_and_finds_the_same_meanwhile(bare_url: 
     folder.mkdir()
     for path in sorted(MIGRATIONS.glob("000[12]*")):
         (folder / path.name).write_text(path.read_text())
-    count = 2 * index.BATCH + 7
+    count = 2 * text_index.BATCH + 7
     async with Database(bare_url) as database:
         await database.migrate("work_items", folder)
         await database.write(lambda tx: older(tx, count))
@@ -182,7 +182,7 @@ async def test_several_index_at_once_and_nothing_is_left_out(url: str) -> None:
 async def test_a_server_indexes_what_is_written(
     url: str, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "INDEX_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "INDEX_SECONDS", 0.01)
     client = await serving()
     await said(client, "create_task", description="Fix the parser")
     async with Database(url) as database, asyncio.timeout(PATIENCE):
@@ -202,7 +202,7 @@ async def plans(items: WorkItems, wanted: Narrowing, monkeypatch: pytest.MonkeyP
         return really(tx, kind, sql, parameters)
 
     def look(tx: Transaction) -> list[str]:
-        assert narrowing.few(tx, wanted, "true", {}, "priority, id desc", 50) is not None
+        assert query_plan.few(tx, wanted, "true", {}, "priority, id desc", 50) is not None
         explain = "explain query plan" if tx.engine == "sqlite" else "explain"
         return [str(really(tx, tuple, f"{explain} {sql}", parameters)) for sql, parameters in asked]
 
@@ -230,7 +230,7 @@ async def test_few_of_many_are_found_without_a_look_at_the_others(
 
 async def test_what_is_many_is_not_collected(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the list is gone through, which soon has met enough of them."""
-    monkeypatch.setattr(narrowing, "FEW", 10)
+    monkeypatch.setattr(query_plan, "FEW", 10)
     await items.create_all([TaskDraft(description=f"common {number}") for number in range(20)])
     await items.index_all()
     assert await items.read(lambda tx: Narrowing(query="comm").way(tx)) is None

@@ -13,11 +13,11 @@ from workbench import HOSTILE, refused, said
 
 from portico import Client, Server
 from portico.auth.principal import Principal
-from portico.services import assembly
-from portico.services.tasks.ids import is_id
-from portico.services.tasks.service import Tasks
-from portico.wire.errors import ProtocolError
-from portico.wire.revisions import REVISIONS
+from portico.protocol.errors import ProtocolError
+from portico.protocol.versions import REVISIONS
+from portico_services import assembly
+from portico_services.workitems.ids import is_id
+from portico_services.workitems.service import Tasks
 
 Serving = Callable[..., Any]
 PATIENCE = 20.0

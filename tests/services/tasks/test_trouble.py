@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from workbench import check, make, refused, said
 
-from portico.services.tasks import records
-from portico.services.tasks.errors import TaskStoreFailed
-from portico.services.tasks.items import WorkItems
 from portico.store import errors
 from portico.store.database import Database
+from portico_services.workitems import records
+from portico_services.workitems.errors import TaskStoreFailed
+from portico_services.workitems.item_store import WorkItems
 
 Serving = Callable[..., Any]
 PATIENCE = 60.0

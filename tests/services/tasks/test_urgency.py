@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from workbench import check, make, move, set_to
 
-from portico.services.tasks.edits import Changes
-from portico.services.tasks.items import MIGRATIONS, WorkItems
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_services.workitems.edits import Changes
+from portico_services.workitems.item_store import MIGRATIONS, WorkItems
 
 
 async def order(items: WorkItems) -> list[str]:

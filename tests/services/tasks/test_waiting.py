@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from workbench import check, everything, make, move, set_to
 
-from portico.services.tasks.edits import TaskDraft
-from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask, NotNow, TaskClosed, Waits
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
 from portico.store.database import Database
+from portico_services.workitems.edits import TaskDraft
+from portico_services.workitems.errors import Circle, InvalidTask, NoSuchTask, NotNow, TaskClosed, Waits
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.listing import Wanted
 
 PATIENCE = 120.0
 
@@ -111,7 +111,7 @@ async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItems)
 
 
 async def test_the_blockers_of_a_task_are_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.dependencies.MOST_BLOCKERS", 3)
+    monkeypatch.setattr("portico_services.workitems.dependencies.MOST_BLOCKERS", 3)
     blockers = [await make(items) for _ in range(4)]
     with pytest.raises(InvalidTask, match="at most 3"):
         await make(items, blocked_by=blockers)
@@ -204,7 +204,7 @@ async def test_what_is_no_circle_is_allowed(
 
 
 async def test_a_circle_is_looked_for_within_bounds(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.cycles.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("portico_services.workitems.cycles.MOST_LOOKED_AT", 10)
     chain = [await make(items)]
     for _ in range(8):
         chain.append(await make(items, blocked_by=[chain[-1]]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from portico import Client
-from portico.services.tasks.edits import Changes, TaskDraft
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.records import Item
 from portico.store.transaction import Transaction
+from portico_services.workitems.edits import Changes, TaskDraft
+from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.records import Item
 
 HOSTILE = [
     "'; drop table work_item; --",

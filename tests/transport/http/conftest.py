@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from portico import Context, Server, ToolError
-from portico.server.endpoint import exchange as exchange_for
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Deadlines, Listener
-from portico.transport.loops import new_loop
+from portico.server.http import exchange as exchange_for
+from portico.transports.event_loop import new_loop
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Deadlines, Listener
 
 PATIENCE = 10.0
 MODERN = "2026-07-28"

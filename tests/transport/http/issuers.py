@@ -12,8 +12,8 @@ from typing import Any
 from joserfc import jwk, jws
 
 from portico import Server
-from portico.transport.http.pages import PageRoute
-from portico.transport.http.response import JSON, Answer, Request
+from portico.transports.http_server.custom_routes import PageRoute
+from portico.transports.http_server.messages import JSON, Answer, Request
 
 
 def b64(data: bytes) -> str:

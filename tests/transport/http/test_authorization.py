@@ -17,17 +17,17 @@ from joserfc import jwk
 from portico import Client, Context, Server, ToolError, UsageError
 from portico.auth import ResourceServer, TokenInvalid
 from portico.auth.principal import Principal
-from portico.auth.verifiers import keys as issuer_keys
-from portico.auth.verifiers.certificates import CertificateVerifier
+from portico.auth.verifiers import jwks as issuer_keys
 from portico.auth.verifiers.claims import ClaimNames, verified
+from portico.auth.verifiers.client_certificate import CertificateVerifier
+from portico.auth.verifiers.dpop import RecentProofs
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import JwtVerifier
-from portico.auth.verifiers.proofs import RecentProofs
 from portico.auth.verifiers.token_file import hashed, new_token
 from portico.extend import serve_http
-from portico.transport.http.place import origins_of
-from portico.transport.http.response import Answer
-from portico.wire.errors import InsufficientScope
+from portico.protocol.errors import InsufficientScope
+from portico.transports.http_server.bind_address import origins_of
+from portico.transports.http_server.messages import Answer
 
 from .issuers import Issuer, Prover, b64, compact, signed
 

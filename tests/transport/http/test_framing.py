@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portico.transport.http import sse
-from portico.transport.http.response import encode_headers
+from portico.transports.http_server import sse
+from portico.transports.http_server.messages import encode_headers
 
 
 @pytest.mark.parametrize("gap", [b"\n", b"\r", b"\r\n", b"\n\n"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portico import Server
-from portico.transport.http.exchange import is_near
-from portico.transport.http.headers import Gate, Headers, Proxies
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico.transports.http_server.application import is_near
+from portico.transports.http_server.headers import Gate, Headers, Proxies
 
 Serve = Callable[..., Any]
 

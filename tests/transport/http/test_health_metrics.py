@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from portico import Server
-from portico.wire.content import TextContent
-from portico.wire.tools import CallToolResult
+from portico.protocol.content import TextContent
+from portico.protocol.tools import CallToolResult
 
 Serve = Callable[..., Any]
 DURATION = "mcp_server_operation_duration_seconds"

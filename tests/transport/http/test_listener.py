@@ -23,11 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.transport.http.listener import Deadlines
-from portico.transport.http.place import Place, is_loopback
-from portico.transport.http.response import MOST_UNREAD
-from portico.transport.http.stateless import HttpReply
-from portico.wire.errors import UsageError
+from portico.protocol.errors import UsageError
+from portico.transports.http_server.bind_address import Place, is_loopback
+from portico.transports.http_server.listener import Deadlines
+from portico.transports.http_server.messages import MOST_UNREAD
+from portico.transports.http_server.stateless import HttpReply
 
 Serve = Callable[..., Any]
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

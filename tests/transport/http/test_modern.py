@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from portico import Context, Server
-from portico.transport.http import listener as listening
+from portico.transports.http_server import listener as listening
 
 MODERN = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from portico import Server, UsageError
-from portico.transport.http.pages import LONGEST_FORM, PageRoute, WebPages
-from portico.transport.http.response import Answer, Request
+from portico.transports.http_server.custom_routes import LONGEST_FORM, PageRoute, WebPages
+from portico.transports.http_server.messages import Answer, Request
 
 TEXT = ((b"content-type", b"text/plain"),)
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.server.endpoint import exchange as exchange_for
-from portico.transport.http.connection import Connection
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.transport.http.plain_heads import MOST_KNOWN, PlainHeads
+from portico.server.http import exchange as exchange_for
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.connection import Connection
+from portico.transports.http_server.fast_head_parser import MOST_KNOWN, PlainHeads
+from portico.transports.http_server.listener import Listener
 
 BODY = b"{}"
 # Connections for each way to be set up.

@@ -15,10 +15,10 @@ import pytest
 
 from portico import Server
 from portico.auth.principal import Principal
-from portico.auth.resource import ResourceServer
-from portico.auth.verifiers.credentials import RequestCredentials
-from portico.transport.http import session as keeping
-from portico.transport.http.response import MOST_UNREAD
+from portico.auth.resource_server import ResourceServer
+from portico.auth.verifiers.base import RequestCredentials
+from portico.transports.http_server import session as keeping
+from portico.transports.http_server.messages import MOST_UNREAD
 
 R2, R3, R4 = "2025-03-26", "2025-06-18", "2025-11-25"
 MODERN = "2026-07-28"

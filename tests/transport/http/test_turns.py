@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portico import Server, ToolError
-from portico.rpc import door, turns
+from portico.rpc import dispatcher, fair_queue
 from portico.rpc.call import Call
 
 Serve = Callable[..., Any]
@@ -20,8 +20,8 @@ GREEDY, MODEST = "192.0.2.1", "192.0.2.2"
 
 @pytest.fixture(autouse=True)
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "UNCOUNTED", 0)
-    monkeypatch.setattr(turns, "MOST_RUNNING", MOST)
+    monkeypatch.setattr(dispatcher, "UNCOUNTED", 0)
+    monkeypatch.setattr(fair_queue, "MOST_RUNNING", MOST)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_who_goes_away_while_waiting_is_not_served(
 async def test_beyond_a_bound_it_is_told_when_to_come_back(
     site: Any, held: Any, revision: str, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_WAITING", 2)
+    monkeypatch.setattr(fair_queue, "MOST_WAITING", 2)
     calls = await begun(site, revision, "greedy", GREEDY, MOST + 2)
     await wait_until(lambda: waiting(site) == 2)
     (refused,) = await begun(site, revision, "greedy", GREEDY, 1)
@@ -124,7 +124,7 @@ async def test_beyond_a_bound_it_is_told_when_to_come_back(
 async def test_who_waits_no_longer_does_not_count(
     site: Any, held: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_WAITING", 2)
+    monkeypatch.setattr(fair_queue, "MOST_WAITING", 2)
     calls = await begun(site, "2026-07-28", "here", GREEDY, MOST)
     gone = await begun(site, "2026-07-28", "gone", GREEDY, 2)
     await wait_until(lambda: waiting(site) == 2)
@@ -139,7 +139,7 @@ async def test_who_waits_no_longer_does_not_count(
 
 
 async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> None:
-    shares, release, done = turns.FairShares(), asyncio.Event(), []
+    shares, release, done = fair_queue.FairShares(), asyncio.Event(), []
 
     async def body(who: str) -> None:
         done.append(who)
@@ -166,7 +166,7 @@ async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> Non
 
 
 async def test_places_are_shared_between_callers_and_waiting_is_bounded() -> None:
-    places = turns.FairPlaces(3, 2, waiting=1, waiting_total=10, seconds=0.05)
+    places = fair_queue.FairPlaces(3, 2, waiting=1, waiting_total=10, seconds=0.05)
     release, entered = asyncio.Event(), []
 
     async def hold(address: str) -> None:
@@ -192,7 +192,7 @@ async def test_places_are_shared_between_callers_and_waiting_is_bounded() -> Non
 
 
 async def test_a_place_goes_to_the_next_caller_that_may_have_one() -> None:
-    places = turns.FairPlaces(2, 1, waiting=10, waiting_total=10, seconds=10.0)
+    places = fair_queue.FairPlaces(2, 1, waiting=10, waiting_total=10, seconds=10.0)
     entered: list[str] = []
     third = asyncio.Event()
     releases = {name: asyncio.Event() for name in ("a", "b", "c")}

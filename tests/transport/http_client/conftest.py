@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint, Script, Site, at_site
 
-from portico.transport import introduction
-from portico.transport.loops import new_loop
+from portico.transports import version_discovery
+from portico.transports.event_loop import new_loop
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
@@ -32,9 +32,9 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Which era a server is of is remembered in a process, and ports come again."""
-    introduction._remembered.clear()
+    version_discovery._remembered.clear()
     yield
-    introduction._remembered.clear()
+    version_discovery._remembered.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,12 @@ from portico import Client
 from portico.auth.authorization_code import AuthorizationCode
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, RedirectRejected, TokenRejected, UnsafeAddress
 from portico.auth.oauth import OAuth
-from portico.transport.http_client import authorizer as driving
-from portico.transport.http_client import browser as browsing
-from portico.transport.http_client import fetcher
-from portico.transport.http_client.browser import Browser, headless
-from portico.transport.http_client.pool import Pool
-from portico.wire.errors import TimedOut
+from portico.protocol.errors import TimedOut
+from portico.transports.http_client import browser_login as browsing
+from portico.transports.http_client import oauth as driving
+from portico.transports.http_client import oauth_fetcher
+from portico.transports.http_client.browser_login import Browser, headless
+from portico.transports.http_client.pool import Pool
 
 Serve = Callable[..., Any]
 Listen = Callable[..., Any]
@@ -219,7 +219,7 @@ async def test_a_server_that_refuses_every_token_is_left(serve: Serve, issuer: I
 async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
     serve: Serve, issuer: Issuer, path: str, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "FETCH_SECONDS", 0.3)
+    monkeypatch.setattr(oauth_fetcher, "FETCH_SECONDS", 0.3)
 
     async def rule(peer: Peer, request: Request) -> None:
         if habit == "endless":
@@ -251,7 +251,7 @@ async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
 ) -> None:
     """A server out there may not send us to our own machines, whatever its name server says when it is asked again."""
     there = await serve(Guarded(issuer))
-    addresses, connect = fetcher.addresses_of, Pool._connect
+    addresses, connect = oauth_fetcher.addresses_of, Pool._connect
 
     async def told(url: str) -> list[str]:
         return named if url.startswith(there.url) and "well-known" not in url else await addresses(url)
@@ -262,7 +262,7 @@ async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
         return connection
 
     monkeypatch.setattr(driving, "addresses_of", told)
-    monkeypatch.setattr(fetcher, "addresses_of", told)
+    monkeypatch.setattr(oauth_fetcher, "addresses_of", told)
     monkeypatch.setattr(Pool, "_connect", abroad)
     with pytest.raises((UnsafeAddress, DiscoveryFailed)):
         async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), browser=headless):

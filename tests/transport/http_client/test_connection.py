@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from scripted import Peer, Site, until
 
-from portico.transport.http_client import pool as pools
-from portico.transport.http_client.connection import AHEAD, LONGEST_HEAD, Response
-from portico.transport.http_client.pool import Location, Pool
-from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
+from portico.protocol.errors import Closed, ConnectFailed, ProtocolError, UsageError
+from portico.transports.http_client import pool as pools
+from portico.transports.http_client.connection import AHEAD, LONGEST_HEAD, Response
+from portico.transports.http_client.pool import Location, Pool
 
 Listen = Callable[..., Any]
 PATIENCE = 10.0

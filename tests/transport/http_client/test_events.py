@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.transport.http_client.events import EventReader, ServerSentEvent
-from portico.wire.errors import ProtocolError
+from portico.protocol.errors import ProtocolError
+from portico.transports.http_client.sse_decoder import EventReader, ServerSentEvent
 
 LONGEST = 10_000
 

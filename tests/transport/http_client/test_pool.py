@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from scripted import Peer, Request, Site, until
 
-from portico.transport.http_client import pool as pools
-from portico.transport.http_client.pool import Location, Pool
-from portico.wire.errors import ConnectFailed, UsageError
+from portico.protocol.errors import ConnectFailed, UsageError
+from portico.transports.http_client import pool as pools
+from portico.transports.http_client.pool import Location, Pool
 
 Listen = Callable[..., Any]
 PATIENCE = 10.0

@@ -12,11 +12,11 @@ import pytest
 from scripted import Endpoint, Peer, Request, text, until
 
 from portico import Client, Context, Server
-from portico.server.endpoint import exchange
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Listener
-from portico.transport.http_client import sse
-from portico.wire.errors import BadStatus, Closed, ProtocolError, TimedOut
+from portico.protocol.errors import BadStatus, Closed, ProtocolError, TimedOut
+from portico.server.http import exchange
+from portico.transports.http_client import sse
+from portico.transports.http_server.application import Settings
+from portico.transports.http_server.listener import Listener
 
 Serve = Callable[..., Any]
 PATIENCE = 10.0

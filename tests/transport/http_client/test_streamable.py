@@ -14,9 +14,9 @@ from scripted import MODERN, PREFIX, Endpoint, Peer, Request, text, until
 
 from portico import Client, ProtocolError
 from portico.auth.errors import AuthorizationFailed
-from portico.transport.http_client import streamable
-from portico.wire.errors import BadStatus, Closed, MethodNotFound, TimedOut
-from portico.wire.revisions import HANDSHAKE, V2025_03_26, V2025_06_18
+from portico.protocol.errors import BadStatus, Closed, MethodNotFound, TimedOut
+from portico.protocol.versions import HANDSHAKE, V2025_03_26, V2025_06_18
+from portico.transports.http_client import streamable_http
 
 Serve = Callable[..., Any]
 PATIENCE = 10.0
@@ -700,7 +700,7 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
 
     there.rules |= {"tools/call": call, "GET": get}
     async with Client(there.url, revision="2025-11-25") as client:
-        monkeypatch.setattr(streamable.asyncio, "sleep", at_once)
+        monkeypatch.setattr(streamable_http.asyncio, "sleep", at_once)
         assert (await client.call_tool("t")).text == "resumed"
         monkeypatch.undo()
         assert await client.list_tools() == []
@@ -918,7 +918,7 @@ async def test_a_server_that_only_says_that_it_is_there_has_no_more_time_either(
 async def test_a_notification_that_is_never_taken_does_not_hold_us_for_ever(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streamable, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(streamable_http, "POST_SECONDS", 0.05)
     there = await serve(Endpoint(modern=False))
     there.rules["notifications/initialized"] = lambda peer, request: peer.gone()
     with pytest.raises(TimedOut, match=r"notifications/initialized within 0\.05 s"):
@@ -998,7 +998,7 @@ async def test_a_redirect_that_would_lose_the_question_is_not_followed(serve: Se
 async def test_a_session_is_ended_whatever_the_server_thinks_of_it(
     serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streamable, "GOODBYE_SECONDS", 0.1)
+    monkeypatch.setattr(streamable_http, "GOODBYE_SECONDS", 0.1)
     there = await serve(Endpoint(modern=False))
 
     async def rule(peer: Peer, request: Request) -> None:

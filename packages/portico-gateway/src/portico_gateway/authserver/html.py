@@ -1,0 +1,101 @@
+"""What people see: plain pages without scripts, that no other page can put into a frame."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from portico.transports.http_server.messages import Answer, Pairs
+
+_STYLE = (
+    "body{font:17px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 1em;"
+    "color:#1b1b1b;background:#fff}"
+    "h1{font-size:1.4em}dt{color:#555;margin-top:.8em}dd{margin:0;overflow-wrap:anywhere}"
+    "button{font:inherit;padding:.5em 1.4em;margin:1.2em .6em 0 0;border:1px solid #444;"
+    "border-radius:.4em;background:#fff}"
+    "button.yes{background:#1b4d89;border-color:#1b4d89;color:#fff}.care{background:#fff3d6;padding:.6em .8em}"
+    "@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}dt{color:#aaa}"
+    "button{background:#222;color:#eee}.care{background:#4a3a10}}"
+)
+FORM = b"application/x-www-form-urlencoded"
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+
+# `form-action` holds for every redirect that follows a form, so no form of ours is answered with a redirect to
+# another origin: see `going`.
+PROTECTED: Pairs = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (
+        b"content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; form-action 'self'; frame-ancestors 'none'; "
+        "base-uri 'none'".encode(),
+    ),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+def page(status: int, title: str, body: str, more: Pairs = (), *, head: str = "") -> Answer:
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title>{head}<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}"
+        "</body></html>"
+    )
+    return Answer(status, (*PROTECTED, *more), text.encode())
+
+
+def refused(text: str, status: int = 400) -> Answer:
+    return page(status, "This did not work", f"<p>{escape(text)}</p><p>You can close this window.</p>")
+
+
+def going(url: str, where: str, more: Pairs = ()) -> Answer:
+    """Sends the browser on, after a form, as a navigation of its own."""
+    link = escape(url, quote=True)
+    return page(
+        200,
+        f"Going on to {where}",
+        f'<p>If nothing happens, <a id="on" href="{link}">go on</a>.</p>',
+        more,
+        head=f'<meta http-equiv="refresh" content="0;url={link}">',
+    )
+
+
+def declined(url: str, where: str) -> Answer:
+    """Tell that access was declined. The user may go back to the client, and is not sent there."""
+    link = escape(url, quote=True)
+    return page(
+        200,
+        "Access was declined",
+        f'<p>You can close this window, or <a id="on" href="{link}">go back</a> to {escape(where)}.</p>',
+    )
+
+
+def question(
+    title: str, facts: Sequence[tuple[str, str]], care: str, action: str, flow: str, yes: str, more: Pairs
+) -> Answer:
+    """A question with two answers. `facts` are what it is about, each a name and a text."""
+    shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
+    warning = f'<p class="care">{escape(care)}</p>' if care else ""
+    form = (
+        f'<form method="post" action="{escape(action, quote=True)}">'
+        f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">'
+        f'<button class="yes" name="answer" value="yes">{escape(yes)}</button>'
+        '<button name="answer" value="no">Cancel</button></form>'
+    )
+    return page(200, title, f"<dl>{shown}</dl>{warning}{form}", more)
+
+
+def choice(title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: Pairs) -> Answer:
+    """One of several, each a value and how it is shown, with a button of its own."""
+    buttons = "".join(
+        f'<p>{escape(text)} <button name="answer" value="{escape(value, quote=True)}">{escape(yes)}</button></p>'
+        for value, text in choices.items()
+    )
+    form = (
+        f'<form method="post" action="{escape(action, quote=True)}">'
+        f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">{buttons}</form>'
+    )
+    return page(200, title, f'{form}<p class="care">{escape(care)}</p>', more)

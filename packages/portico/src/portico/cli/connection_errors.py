@@ -1,0 +1,36 @@
+"""Parses the words of a command line that say how a server is reached."""
+
+from __future__ import annotations
+
+import re
+
+from portico.protocol.errors import UsageError
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def is_url(target: str | list[str]) -> bool:
+    """Return whether a target is a URL."""
+    return isinstance(target, str) and target.lower().startswith(("http://", "https://"))
+
+
+def parse_headers(words: list[str]) -> dict[str, str]:
+    """Return the headers of `--header 'Name: value'`. Raises UsageError."""
+    headers = {}
+    for word in words:
+        name, mark, value = word.partition(":")
+        if not mark or not _HEADER_NAME.fullmatch(name) or not value.strip().isprintable():
+            raise UsageError(f"--header {word!r} is not 'Name: value'")
+        headers[name] = value.strip()
+    return headers
+
+
+def parse_environment(words: list[str]) -> dict[str, str] | None:
+    """Return the variables of `--env NAME=VALUE`. Raises UsageError."""
+    variables = {}
+    for word in words:
+        name, mark, value = word.partition("=")
+        if not mark or not name or "\0" in word:
+            raise UsageError(f"--env {word!r} is not NAME=VALUE")
+        variables[name] = value
+    return variables or None

@@ -1,0 +1,110 @@
+"""The commands that ask a server, and show what it says."""
+
+from __future__ import annotations
+
+from portico.cli.specs.options import (
+    CONNECTION,
+    DATA,
+    JSON,
+    OUTPUT,
+    PAIRS,
+    SAVE,
+    SEEING,
+    SHORT_OUTPUT,
+    STATUS,
+    STORE,
+    TARGET,
+    TARGETS,
+    asking_form,
+    port,
+)
+from portico.cli.specs.parser import CommandForm, flag, word
+
+KINDS = ("tools", "resources", "templates", "prompts")
+EVERYTHING = "everything"
+
+FORMS: dict[str, CommandForm] = {
+    "list": asking_form(
+        "list",
+        f"[{'|'.join(KINDS)}] TARGET",
+        f"[{'|'.join(KINDS)}] -- COMMAND …",
+        "List what a server has: everything, or one kind of it.",
+        (word("kind", choices=(*KINDS, EVERYTHING), metavar="|".join(KINDS)), TARGET),
+        OUTPUT,
+        JSON,
+    ),
+    "call": asking_form(
+        "call",
+        "TARGET TOOL [key=value …]",
+        "TOOL [key=value …] -- COMMAND …",
+        "Call a tool.\n\n"
+        "  key=value     a value, read as the tool's schema wants it\n"
+        "  key=a key=b   several, for an array\n"
+        "  a.b=value     inside an object\n"
+        "  key=@file     what is in a file; key=- what is on standard input\n"
+        "  key:=json     JSON as it is",
+        (TARGET, word("tool", "tools", metavar="TOOL"), PAIRS),
+        flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
+        OUTPUT,
+        SAVE,
+    ),
+    "inspect": asking_form(
+        "inspect",
+        "TARGET",
+        "-- COMMAND …",
+        "What a server is: name, revisions, instructions, capabilities, what it offers, how many tokens its tools\n"
+        "take, and what is wrong with them.",
+        (TARGET,),
+        OUTPUT,
+        JSON,
+    ),
+    "doctor": CommandForm(
+        "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
+        "What would keep a server from working here: Python, extras, the store, the port, the configurations of\n"
+        "clients; of a TARGET also whether it answers, and where its login breaks. Nothing is changed.",
+        (word("target", "target", nargs="?", help="a server to try"),),
+        {
+            "": (
+                flag("--port", type=port, metavar="PORT", help="whether this one is free (default: 8080)"),
+                *STORE,
+                *SEEING,
+                SHORT_OUTPUT,
+                JSON,
+            ),
+            **CONNECTION,
+        },
+        TARGETS + "\nExit status: 0; 1 when something is wrong; 2 for a mistake on this line.",
+    ),
+    "read": asking_form(
+        "read",
+        "TARGET URI",
+        "URI -- COMMAND …",
+        "Read a resource.",
+        (TARGET, word("uri", "resources", metavar="URI")),
+        OUTPUT,
+        JSON,
+        SAVE,
+    ),
+    "prompt": asking_form(
+        "prompt",
+        "TARGET NAME [key=value …]",
+        "NAME [key=value …] -- COMMAND …",
+        "Fill in a prompt. Its arguments are texts: key=value, key=@file, or key=- for standard input;\n"
+        "key:='\"@name\"' is a JSON string, for a text that begins with @ or is a single dash.",
+        (TARGET, word("name", "prompts", metavar="NAME"), PAIRS),
+        OUTPUT,
+        JSON,
+        SAVE,
+    ),
+    "console": CommandForm(
+        "portico console TARGET [options]\n       portico console [options] -- COMMAND …",
+        "Look at a server in a browser: its tools, resources and prompts, and every message. Prints a link that is\n"
+        "good once. For the address of a `portico serve` of yours, without a path: a new link to its own console.",
+        (TARGET,),
+        {
+            **CONNECTION,
+            "": (flag("--port", type=port, default=0, help="of the page (default: any free one)"), *DATA),
+        },
+        f"{TARGETS}\n{STATUS}",
+    ),
+}

@@ -1,0 +1,210 @@
+"""The official SDK's extensions: objects that say what they add to a server, put on ours as a Service."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.compat.fastmcp.context import RequestContext
+from portico.protocol.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
+from portico.protocol.jsonrpc import NOTHING
+from portico.protocol.meta import Params
+from portico.protocol.methods import METHODS, Method, add_method
+from portico.protocol.versions import LATEST, REVISIONS
+from portico.rpc.call import Call, Handler
+from portico.server.components.resources import Resource
+from portico.server.components.tools import Tool
+from portico.server.context.context import Context
+from portico.server.context.current import CurrentCall
+from portico.server.context.input_rounds import Rounds
+from portico.server.middleware import Hooks, middleware_context
+from portico.server.registry.service import Answer, Component, Service
+
+# How methods of the protocol begin: rules and limits know what those are about.
+_RESERVED = frozenset(method.partition("/")[0] for method in METHODS)
+
+
+class ServerRequestContext(RequestContext):
+    """What the SDK gives to functions that answer a method."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, ctx: Context, call: Call) -> None:
+        super().__init__(ctx)
+        self.call = call
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+    @property
+    def method(self) -> str:
+        return self.call.method
+
+    def client_extension_settings(self, identifier: str) -> dict[str, Any] | None:
+        return self._ctx.client_extension_settings(identifier)
+
+    @property
+    def params(self) -> dict[str, Any] | None:
+        try:
+            return None if not self.call.params else msgspec.json.decode(self.call.params)
+        except (ValueError, RecursionError) as mistake:
+            raise InvalidParams(f"Invalid params for {self.call.method}: {mistake}") from None
+
+
+def request_context(call: Call, server: Any) -> ServerRequestContext:
+    def begin(task: Any) -> Rounds:
+        return Rounds(call, server.seal, call.method, NOTHING, NOTHING, msgspec.UNSET, task)
+
+    return ServerRequestContext(Context(call, server.runtime, begin), call)
+
+
+class FunctionMiddleware:
+    """A middleware of the SDK, `async def middleware(ctx, call_next)`."""
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], server: Any) -> None:
+        self._function, self._server = function, server
+
+    def __call__(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            async def call_next(ctx: Any) -> Any:
+                return await handler(getattr(ctx, "call", call))
+
+            CurrentCall.enter((call, self._server.runtime))
+            is_hooks = isinstance(self._function, Hooks)
+            context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
+            return _said(await self._function(context, call_next))
+
+        return handle
+
+
+class ToolBinding(Struct):
+    """A tool that comes with an extension."""
+
+    fn: Callable[..., Any]
+    meta: dict[str, Any] | None = None
+    kwargs: dict[str, Any] = {}
+
+
+class ResourceBinding(Struct):
+    """A resource that comes with an extension."""
+
+    resource: Any
+
+
+class MethodBinding(Struct):
+    """A method that an extension answers: `async def handler(ctx, params)`."""
+
+    method: str
+    params_type: Any
+    handler: Callable[..., Awaitable[Any]]
+    protocol_versions: frozenset[str] | None = None
+
+
+class Extension:
+    """A bundle with an `identifier`: tools, resources, methods, and something put around every call of a tool."""
+
+    identifier: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def tools(self) -> Sequence[ToolBinding]:
+        return ()
+
+    def resources(self) -> Sequence[ResourceBinding]:
+        return ()
+
+    def methods(self) -> Sequence[MethodBinding]:
+        return ()
+
+
+ServerExtension = Extension
+"""FastMCP's word for the same."""
+
+
+class ExtensionService(Service):
+    """Such an object, ours or theirs, as a Service."""
+
+    def __init__(self, extension: Any) -> None:
+        if not getattr(extension, "identifier", ""):
+            raise UsageError(f"{extension!r} is no extension: it has no identifier")
+        super().__init__(extension.identifier)
+        self._extension = extension
+        self._server: Any = None
+        for one in extension.tools():
+            self._register(Tool(one.fn, meta=one.meta, **one.kwargs))
+        for bound in extension.resources():
+            self._register(_resource(bound.resource))
+        self._bindings = list(extension.methods())
+        for binding in self._bindings:
+            if binding.method.partition("/")[0] in _RESERVED:
+                raise UsageError(f"{binding.method!r} is a method of the protocol; an extension has its own")
+
+    def added(self, server: Any) -> None:
+        self._server = server
+
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        return {self._extension.identifier: self._extension.settings()}
+
+    def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
+        for binding in self._bindings:
+            if binding.method not in METHODS:
+                add_method(Method(binding.method, "to server", REVISIONS[0], LATEST, Params, Any))
+        return {binding.method: self._answering(binding) for binding in self._bindings}
+
+    def _answering(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
+        async def answer(call: Call) -> Any:
+            if binding.protocol_versions is not None and call.revision not in binding.protocol_versions:
+                raise MethodNotFound(f"Method not found: {call.method}")
+            params = _params(binding.params_type, call)
+            return _said(await binding.handler(request_context(call, self._server), params))
+
+        return answer
+
+    def around(self, method: str, answer: Answer) -> Answer:
+        intercept = getattr(self._extension, "intercept_tool_call", None)
+        if method != "tools/call" or intercept is None:
+            return answer
+
+        async def intercepted(call: Call) -> Any:
+            async def call_next(*_: Any) -> Any:
+                result = answer(call)
+                return await result if isinstance(result, Awaitable) else result
+
+            return _said(await intercept(call.typed(), request_context(call, self._server), call_next))
+
+        return intercepted
+
+
+def require_client_extension(ctx: Any, identifier: str) -> None:
+    """Raises MissingCapability for a client that has not declared an extension."""
+    declared = getattr(ctx, "_ctx", ctx).capabilities
+    if identifier not in (declared.extensions or {}):
+        raise MissingCapability({"extensions": {identifier: {}}})
+
+
+def _resource(given: Any) -> Component:
+    if isinstance(given, Resource):
+        return given
+    return Resource(
+        given.read, str(given.uri), name=given.name, mime_type=given.mime_type, description=given.description
+    )
+
+
+def _params(kind: Any, call: Call) -> Any:
+    try:
+        said = msgspec.json.decode(call.params or b"{}")
+        if hasattr(kind, "model_validate"):
+            return kind.model_validate(said)
+        return msgspec.convert(said, kind)
+    except (ValueError, RecursionError) as mistake:
+        raise InvalidParams(f"Invalid params: {str(mistake)[:500]}") from None
+
+
+def _said(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return Raw(msgspec.json.encode(value.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    return Raw(msgspec.json.encode(value)) if isinstance(value, dict) else value

@@ -1,0 +1,641 @@
+"""One file: its tree is read, names of theirs are followed to what they are here, and what has none is noted."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import libcst as cst
+from libcst.metadata import (
+    ExpressionContext,
+    ExpressionContextProvider,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+)
+
+from portico.compat.fastmcp.options import NEEDLESS
+from portico.compat.port.client_code import ClientSurvey
+from portico.compat.port.mappings import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
+
+_SERVERS = {"FastMCP", "MCPServer"}
+_TYPES = ("mcp.types", "mcp_types")
+
+
+class ByHand(NamedTuple):
+    """What has to be done by hand."""
+
+    line: int
+    what: str
+    advice: str
+
+
+class Rewritten(NamedTuple):
+    source: bytes
+    findings: list[ByHand]
+
+
+class NotPython(Exception):
+    """A file that cannot be parsed."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def rewrite(source: bytes) -> Rewritten:
+    """The same file for Portico. Raises NotPython."""
+    if b"mcp" not in source and b".call_tool(" not in source:
+        return Rewritten(source, [])
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as mistake:
+        raise NotPython(getattr(mistake, "raw_line", 0), "it is no Python that can be read") from None
+    survey = Survey()
+    wrapper.visit(survey)
+    clients = ClientSurvey()
+    if not survey.imported and not survey.stars:
+        if b".call_tool(" not in source or b"portico" in source:
+            return Rewritten(source, [])
+        # A test whose client comes from a fixture imports nothing of theirs: it is reported, and not changed.
+        wrapper.visit(clients)
+        return Rewritten(source, sorted({ByHand(*note) for note in clients.field_notes()}))
+    wrapper.visit(clients)
+    plan = RewritePlan(survey, clients)
+    tree = wrapper.visit(Rewriting(plan))
+    if plan.leave_out_unused(tree.code):
+        tree = wrapper.visit(Rewriting(plan))
+    return Rewritten(tree.bytes, sorted(set(plan.findings)))
+
+
+class Binding(NamedTuple):
+    """A name that an import binds: `import a.b as c` binds c to the module a.b, `from a import b` b to a.b."""
+
+    local: str
+    dotted: str
+    line: int
+    # Whether it stands at the top of the file, not in a function or an `if`.
+    top: bool
+
+
+class Survey(cst.CSTVisitor):
+    """What a file imports of theirs, and what it does with it."""
+
+    METADATA_DEPENDENCIES = (QualifiedNameProvider, PositionProvider, ParentNodeProvider, ExpressionContextProvider)
+
+    def __init__(self) -> None:
+        # What `from … import` takes, and modules that are imported whole.
+        self.imported: list[Binding] = []
+        self.modules: list[Binding] = []
+        self.stars: list[Binding] = []
+        # Every name that the file binds otherwise.
+        self.bound: set[str] = set()
+        # What is used of theirs, by its full name, with the lines.
+        self.used: dict[str, list[int]] = {}
+        # Of these, what is called.
+        self.called: set[str] = set()
+        # Constructors of transports whose calls can be rewritten: how often each is called so.
+        self.transports: dict[str, int] = {}
+        # Names that nothing in the file binds.
+        self.loose: dict[str, int] = {}
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        for alias in node.names:
+            dotted = _dotted(alias.name)
+            if is_theirs(dotted):
+                local = _local(alias) or dotted
+                self.modules.append(Binding(local, dotted, self._line(node), self._at_top(node)))
+                self.imported.append(self.modules[-1])
+            else:
+                self.bound.add(_local(alias) or dotted.partition(".")[0])
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        home = "" if node.module is None or node.relative else _dotted(node.module)
+        if isinstance(node.names, cst.ImportStar):
+            if is_theirs(home):
+                self.stars.append(Binding("*", home, self._line(node), top=True))
+            return False
+        for alias in node.names:
+            name = _dotted(alias.name)
+            if is_theirs(home):
+                binding = Binding(_local(alias) or name, f"{home}.{name}", self._line(alias), self._at_top(node))
+                self.imported.append(binding)
+            else:
+                self.bound.add(_local(alias) or name)
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.bound.add(node.name.value)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.bound.add(node.name.value)
+
+    def visit_Param(self, node: cst.Param) -> None:
+        self.bound.add(node.name.value)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        dotted = self._theirs(node.func)
+        if dotted is not None:
+            self.called.add(dotted)
+            if transport_target(dotted, node) is not None:
+                self.transports[dotted] = self.transports.get(dotted, 0) + 1
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        dotted = self._theirs(node)
+        if dotted is not None and not _inside_longer(self, node):
+            self.used.setdefault(dotted, []).append(self._line(node))
+
+    def visit_Name(self, node: cst.Name) -> None:
+        context = self.get_metadata(ExpressionContextProvider, node, None)
+        if context is ExpressionContext.STORE:
+            self.bound.add(node.value)
+            return
+        found = self.get_metadata(QualifiedNameProvider, node, set())
+        dotted = self._theirs(node)
+        if dotted is not None and not _inside_longer(self, node):
+            self.used.setdefault(dotted, []).append(self._line(node))
+        elif not found and context is ExpressionContext.LOAD:
+            self.loose.setdefault(node.value, self._line(node))
+
+    def _theirs(self, node: cst.CSTNode) -> str | None:
+        return theirs(self.get_metadata(QualifiedNameProvider, node, set()))
+
+    def _line(self, node: cst.CSTNode) -> int:
+        return int(self.get_metadata(PositionProvider, node).start.line)
+
+    def _at_top(self, node: cst.CSTNode) -> bool:
+        line = self.get_metadata(ParentNodeProvider, node)
+        return isinstance(self.get_metadata(ParentNodeProvider, line), cst.Module)
+
+
+class RewritePlan:
+    """What becomes of each import, decided before anything is changed."""
+
+    def __init__(self, survey: Survey, clients: ClientSurvey) -> None:
+        self.survey = survey
+        self.clients = clients
+        self.findings: list[ByHand] = [ByHand(*note) for note in clients.notes]
+        # By the full name of theirs: what stands for it, in the file as it will be.
+        self.names: dict[str, str] = {}
+        self.attributes: dict[str, Counterpart] = {}
+        # What has to be imported: module → {name: as}.
+        self.needed: dict[str, dict[str, str]] = {}
+        self.whole: set[str] = set()
+        # Imports that go, by what they bind.
+        self.gone: set[tuple[str, str]] = set()
+        self.gone_stars: set[str] = set()
+        modules = {(one.local, one.dotted) for one in survey.modules}
+        for one in survey.imported:
+            if (one.local, one.dotted) in modules or self._is_module(one):
+                self._module(one)
+            else:
+                self._name(one)
+        for star in survey.stars:
+            self._star(star)
+        if any(_maker(dotted) for dotted in survey.called):
+            self.whole.add("portico.extend")
+
+    def _is_module(self, one: Binding) -> bool:
+        """`from mcp import types`: what is used of it are its members."""
+        module = one.dotted.rpartition(".")[2].islower()
+        return (
+            module
+            and lookup(one.dotted) is None
+            and any(used.startswith(one.dotted + ".") for used in self.survey.used)
+        )
+
+    def _name(self, one: Binding) -> None:
+        found = lookup(one.dotted)
+        if found is None and self.rewrites_transport(one.dotted):
+            self.gone.add((one.local, one.dotted))
+            return
+        if found is None:
+            self.findings.append(ByHand(one.line, one.dotted, advice(one.dotted)))
+            return
+        own = one.dotted.rpartition(".")[2]
+        local = one.local
+        # The name here, unless the file has given it another one, or has that name for something else.
+        if local == own and found.name not in self.survey.bound and not self._taken(found):
+            local = found.name
+        self.names[one.dotted] = local
+        self.gone.add((one.local, one.dotted))
+        if one.top:
+            self._need(found, local)
+
+    def rewrites_transport(self, dotted: str) -> bool:
+        """Whether every use of a transport is a call that a target of Portico's Client can replace."""
+        calls = self.survey.transports.get(dotted, 0)
+        return calls > 0 and calls == len(self.survey.used.get(dotted, []))
+
+    def leave_out_unused(self, code: str) -> bool:
+        """Drop the imports that the rewritten file does not use. Returns whether there were any."""
+        names, chains = _names_used(code)
+        needless = {module for module in self.whole if not any(one.startswith(f"{module}.") for one in chains)}
+        if "portico.extend" in self.whole - needless:
+            needless |= self.whole & {"portico"}  # importing a submodule binds its package, too
+        elif not any(one.startswith("portico.") and not one.startswith("portico.extend.") for one in chains):
+            needless |= self.whole & {"portico"}
+        dropped = bool(needless)
+        self.whole -= needless
+        # A name that the file did not use before is there for others, who import it from here.
+        meant = {self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used}
+        for module, brought in list(self.needed.items()):
+            kept = {name: local for name, local in brought.items() if local in names or local not in meant}
+            dropped = dropped or kept != brought
+            if kept:
+                self.needed[module] = kept
+            else:
+                del self.needed[module]
+        return dropped
+
+    def _taken(self, found: Counterpart) -> bool:
+        """Whether another import of theirs, which stays as it is, has the name."""
+        others = [one for one in self.survey.imported if one.local == found.name]
+        return any(lookup(one.dotted) != found for one in others)
+
+    def _module(self, one: Binding) -> None:
+        used = {dotted for dotted in self.survey.used if dotted.startswith(one.dotted + ".")}
+        left = False
+        for dotted in sorted(used):
+            found = lookup(dotted)
+            if found is None and self.rewrites_transport(dotted):
+                continue
+            if found is None:
+                left = True
+                for line in self.survey.used[dotted]:
+                    self.findings.append(ByHand(line, dotted, advice(dotted)))
+                continue
+            self.attributes[dotted] = found
+            if one.top:
+                self.whole.add(found.module)
+        if not left and used:
+            self.gone.add((one.local, one.dotted))
+        elif not used:
+            self.findings.append(ByHand(one.line, one.dotted, "it is imported and nothing of it is used; take it out"))
+
+    def _star(self, star: Binding) -> None:
+        brought = [name for name in names_in(star.dotted) if name in self.survey.loose]
+        for name in brought:
+            found = lookup(f"{star.dotted}.{name}")
+            assert found is not None
+            local = found.name if found.name not in self.survey.bound else name
+            self.names[f"*{name}"] = local
+            self._need(found, local)
+        self.gone_stars.add(star.dotted)
+        known = {*brought, *_builtin_names()}
+        for name, line in self.survey.loose.items():
+            if name not in known:
+                self.findings.append(ByHand(line, name, f"it may have come with `from {star.dotted} import *`"))
+
+    def _need(self, found: Counterpart, local: str) -> None:
+        self.needed.setdefault(found.module, {})[found.name] = local
+
+    def imports(self) -> list[cst.BaseSmallStatement]:
+        lines = [f"import {module}" for module in sorted(self.whole)]
+        for module, names in sorted(self.needed.items()):
+            listed = ", ".join(n if n == local else f"{n} as {local}" for n, local in sorted(names.items()))
+            lines.append(f"from {module} import {listed}")
+        return [statement for line in lines for statement in _parsed(line)]
+
+
+class Rewriting(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider)
+
+    def __init__(self, plan: RewritePlan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._placed = False
+
+    # Imports
+
+    def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: Any) -> Any:
+        """The first import of theirs that goes makes room for all of ours; comments stay where they are."""
+        body: list[cst.BaseSmallStatement] = []
+        touched = False
+        for before, after in zip(original.body, updated.body, strict=True):
+            kept = self._kept(before, after)
+            touched = touched or kept is not after
+            if kept is not None:
+                body.append(kept)
+        if not touched:
+            return updated
+        added: list[cst.BaseSmallStatement] = []
+        if not self._placed and self._at_top(original):
+            added, self._placed = self._plan.imports(), True
+        elif not self._at_top(original):
+            added = self._local_imports(original)
+        if not added and not body:
+            return cst.RemoveFromParent() if not updated.leading_lines else _comments(updated)
+        lines: list[Any] = [cst.SimpleStatementLine([one]) for one in added]
+        if body:
+            body[-1] = body[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+            lines.append(cst.SimpleStatementLine(body))
+        lines[0] = lines[0].with_changes(leading_lines=updated.leading_lines)
+        where = 0 if not body else -1
+        lines[where] = lines[where].with_changes(trailing_whitespace=updated.trailing_whitespace)
+        return cst.FlattenSentinel(lines)
+
+    def _at_top(self, node: cst.CSTNode) -> bool:
+        return isinstance(self.get_metadata(ParentNodeProvider, node), cst.Module)
+
+    def _local_imports(self, line: cst.SimpleStatementLine) -> list[cst.BaseSmallStatement]:
+        """Inside a function or an `if`: what that statement has brought, and nothing else."""
+        made: list[str] = []
+        for node in line.body:
+            for local, dotted in _bindings(node):
+                found = lookup(dotted)
+                if (local, dotted) in self._plan.gone and found is not None:
+                    name = self._plan.names.get(dotted, found.name)
+                    called = found.name if found.name == name else f"{found.name} as {name}"
+                    made.append(f"from {found.module} import {called}")
+                elif (local, dotted) in self._plan.gone:
+                    used = sorted({w.module for d, w in self._plan.attributes.items() if d.startswith(dotted + ".")})
+                    made += [f"import {module}" for module in used]
+        return [statement for one in made for statement in _parsed(one)]
+
+    def _kept(self, before: cst.BaseSmallStatement, after: cst.BaseSmallStatement) -> cst.BaseSmallStatement | None:
+        """What is left of an import; None for nothing."""
+        if isinstance(before, cst.ImportFrom) and isinstance(before.names, cst.ImportStar):
+            home = "" if before.module is None else _dotted(before.module)
+            return None if home in self._plan.gone_stars else after
+        if not isinstance(before, cst.Import | cst.ImportFrom) or not isinstance(after, cst.Import | cst.ImportFrom):
+            return after
+        stays = [one not in self._plan.gone for one in _bindings(before)]
+        if all(stays):
+            return after
+        names: Sequence[cst.ImportAlias] = after.names  # type: ignore[assignment]
+        left = [name for name, keep in zip(names, stays, strict=True) if keep]
+        if not left:
+            return None
+        left[-1] = left[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return after.with_changes(names=left)
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
+
+    # Names
+
+    def leave_Name(self, original: cst.Name, updated: Any) -> Any:
+        dotted = self._theirs(original)
+        if dotted in self._plan.names and not self._is_keyword(original):
+            return updated.with_changes(value=self._plan.names[dotted])
+        if f"*{original.value}" in self._plan.names and not self._known(original) and self._is_free(original):
+            return updated.with_changes(value=self._plan.names[f"*{original.value}"])
+        return updated
+
+    def leave_Attribute(self, original: cst.Attribute, updated: Any) -> Any:
+        found = self._plan.attributes.get(self._theirs(original) or "")
+        if found is not None:
+            return cst.parse_expression(f"{found.module}.{found.name}")
+        clients = self._plan.clients
+        if original in clients.renamed:
+            return updated.with_changes(attr=cst.Name(clients.renamed[original]))
+        if original not in clients.fields:
+            return updated
+        mark = "'" if self._in_double_quotes(original) else '"'
+        index = cst.SubscriptElement(cst.Index(cst.SimpleString(f"{mark}{original.attr.value}{mark}")))
+        return cst.Subscript(updated.value, [index], lpar=updated.lpar, rpar=updated.rpar)
+
+    def _in_double_quotes(self, node: cst.CSTNode) -> bool:
+        """Whether this is in an f-string that a double quotation mark would end, before Python 3.12."""
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        while parent is not None:
+            if isinstance(parent, cst.FormattedString):
+                return '"' in parent.start
+            parent = self.get_metadata(ParentNodeProvider, parent, None)
+        return False
+
+    def leave_SimpleString(self, original: cst.SimpleString, updated: Any) -> Any:
+        """An annotation in quotation marks."""
+        if not self._is_annotation(original):
+            return updated
+        text = original.value
+        for dotted, local in self._plan.names.items():
+            text = re.sub(rf"\b{re.escape(dotted.lstrip('*').rpartition('.')[2])}\b", local, text)
+        return updated if text == original.value else updated.with_changes(value=text)
+
+    def _is_annotation(self, node: cst.CSTNode) -> bool:
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        while parent is not None and not isinstance(parent, cst.BaseStatement | cst.Module | cst.Call):
+            if isinstance(parent, cst.Annotation):
+                return True
+            parent = self.get_metadata(ParentNodeProvider, parent, None)
+        return False
+
+    def _is_keyword(self, node: cst.Name) -> bool:
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        return isinstance(parent, cst.Arg) and parent.keyword is node
+
+    def _is_free(self, node: cst.Name) -> bool:
+        parent = self.get_metadata(ParentNodeProvider, node, None)
+        return not self._is_keyword(node) and not (isinstance(parent, cst.Attribute) and parent.attr is node)
+
+    def _known(self, node: cst.CSTNode) -> bool:
+        return bool(self.get_metadata(QualifiedNameProvider, node, set()))
+
+    def _theirs(self, node: cst.CSTNode) -> str | None:
+        return theirs(self.get_metadata(QualifiedNameProvider, node, set()))
+
+    # Calls
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        dotted = self._theirs(original.func) or ""
+        if self._plan.rewrites_transport(dotted):
+            return transport_target(dotted, updated) or updated
+        if original in self._plan.clients.raw_calls and isinstance(updated.func, cst.Attribute):
+            plain = updated.with_changes(func=updated.func.with_changes(attr=cst.Name("call_tool")))
+            return _with(plain, "raise_on_error", "False")
+        if isinstance(original.func, cst.Attribute) and original.func.attr.value == "tool":
+            return _with_task_mode(updated)
+        name = dotted.rpartition(".")[2]
+        starred = original.func.value if isinstance(original.func, cst.Name) else ""
+        is_star = starred in _SERVERS and f"*{starred}" in self._plan.names
+        if is_star or (name in _SERVERS and lookup(dotted) is not None):
+            # What says only what Portico does by itself goes.
+            needed = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in NEEDLESS]
+            return _with_args(updated, needed)
+        if dotted.startswith(_TYPES) and lookup(dotted) is not None:
+            return _content(updated, name)
+        if name == "TaskConfig" and lookup(dotted) is not None:
+            return _with_task_mode(updated)
+        if maker := _maker(dotted):
+            return updated.with_changes(func=cst.parse_expression(maker))
+        return updated
+
+
+# What `task=` and `mode=` are here. FastMCP's `task=True` means that a client may ask for a task.
+_TASK_MODES = {"True": '"optional"', "False": '"never"', '"forbidden"': '"never"', "'forbidden'": "'never'"}
+
+
+def _with_task_mode(call: cst.Call) -> cst.Call:
+    args = []
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value in ("task", "mode"):
+            mode = _TASK_MODES.get(getattr(arg.value, "value", ""))
+            arg = arg if mode is None else arg.with_changes(value=cst.SimpleString(mode))
+        args.append(arg)
+    return call.with_changes(args=args)
+
+
+# The parameters of their transports, in order, and the type of an entry that stands for one.
+_TRANSPORTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "FastMCPTransport": (("mcp",), ""),
+    "StdioTransport": (("command", "args", "env", "cwd"), ""),
+    "StreamableHttpTransport": (("url", "headers"), ""),
+    "SSETransport": (("url", "headers"), "sse"),
+}
+# Options that change nothing about the server that is meant.
+_TRANSPORT_DEFAULTS = ("keep_alive", "raise_exceptions")
+
+
+def transport_target(dotted: str, call: cst.Call) -> cst.BaseExpression | None:
+    """Return the target of a Portico Client that stands for the call of a transport, or None."""
+    if not dotted.startswith("fastmcp.client") or dotted.rpartition(".")[2] not in _TRANSPORTS:
+        return None
+    names, kind = _TRANSPORTS[dotted.rpartition(".")[2]]
+    given: dict[str, cst.BaseExpression] = {}
+    for at, arg in enumerate(call.args):
+        name = arg.keyword.value if arg.keyword is not None else names[at] if at < len(names) else ""
+        if arg.star or (name not in names and name not in _TRANSPORT_DEFAULTS):
+            return None
+        if name in names:
+            given[name] = arg.value
+    if names[0] not in given:
+        return None
+    if len(names) == 1 or (names[0] == "url" and len(given) == 1 and not kind):
+        return given[names[0]]
+    if kind:
+        given["type"] = cst.SimpleString(f'"{kind}"')
+    return cst.Dict([cst.DictElement(cst.SimpleString(f'"{name}"'), value) for name, value in given.items()])
+
+
+def _names_used(code: str) -> tuple[set[str], set[str]]:
+    """Return the names that a file uses, those in texts included, and the dotted names."""
+    names: set[str] = set()
+    chains: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            chains.add(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.update(re.findall(r"\w+", node.value))
+            chains.update(re.findall(r"portico[\w.]+", node.value))
+    return names, chains
+
+
+def _maker(dotted: str) -> str | None:
+    return MADE_BY.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
+
+
+def _content(call: cst.Call, name: str) -> cst.Call:
+    """A block: ours says what it is by its class, and has Python's names."""
+    kept = []
+    for arg in call.args:
+        keyword = "" if arg.keyword is None else arg.keyword.value
+        if keyword not in ("type", "result_type", "resultType"):
+            named = _snake(keyword)
+            kept.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
+    made = _with_args(call, kept)
+    if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in made.args):
+        return made
+    return _with(made, "is_error", "False")
+
+
+def _with(call: cst.Call, keyword: str, value: str) -> cst.Call:
+    """A call with one more argument, laid out as the last one is."""
+    said = cst.Arg(cst.Name(value), keyword=cst.Name(keyword), equal=_TIGHT)
+    if call.args and isinstance(call.args[-1].comma, cst.Comma):
+        last = call.args[-1].comma
+        between = call.args[-2].comma if len(call.args) > 1 else _between(call)
+        kept = [*call.args[:-1], call.args[-1].with_changes(comma=between)]
+        return call.with_changes(args=[*kept, said.with_changes(comma=last)])
+    return call.with_changes(args=[*_ended(call.args), said])
+
+
+def _between(call: cst.Call) -> cst.Comma:
+    """What stands between two arguments, by how the first one begins."""
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        return cst.Comma(whitespace_after=call.whitespace_before_args)
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+_TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _ended(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Arguments that another one can follow."""
+    if not args or isinstance(args[-1].comma, cst.Comma):
+        return list(args)
+    return [*args[:-1], args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f"_{found[1].lower()}", name).removeprefix("_")
+
+
+def _with_args(call: cst.Call, kept: list[cst.Arg]) -> cst.Call:
+    if len(kept) == len(call.args):
+        return call.with_changes(args=kept)
+    if kept and kept[-1] is not call.args[-1]:
+        kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
+    return call.with_changes(args=kept)
+
+
+def theirs(found: Iterable[Any]) -> str | None:
+    """The full name of theirs that a name leads to by an import."""
+    for one in found:
+        if one.source is QualifiedNameSource.IMPORT and is_theirs(one.name):
+            return str(one.name)
+    return None
+
+
+def _inside_longer(survey: Survey, node: cst.CSTNode) -> bool:
+    """`mcp` in `mcp.types.TextContent` is not what is used."""
+    parent = survey.get_metadata(ParentNodeProvider, node, None)
+    return isinstance(parent, cst.Attribute) and parent.value is node and survey._theirs(parent) is not None
+
+
+def _bindings(node: cst.BaseSmallStatement) -> list[tuple[str, str]]:
+    if isinstance(node, cst.Import):
+        return [(_local(one) or _dotted(one.name), _dotted(one.name)) for one in node.names]
+    if isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar) and node.module is not None:
+        home = _dotted(node.module)
+        return [(_local(one) or _dotted(one.name), f"{home}.{_dotted(one.name)}") for one in node.names]
+    return []
+
+
+def _local(alias: cst.ImportAlias) -> str | None:
+    return alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else None
+
+
+def _dotted(node: cst.CSTNode) -> str:
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _parsed(line: str) -> Sequence[cst.BaseSmallStatement]:
+    statement = cst.parse_statement(line)
+    assert isinstance(statement, cst.SimpleStatementLine)
+    return statement.body
+
+
+def _comments(line: cst.SimpleStatementLine) -> Any:
+    """Nothing but the comments that stood above it."""
+    if not any(one.comment for one in line.leading_lines):
+        return cst.RemoveFromParent()
+    return line.with_changes(body=[cst.Pass()])
+
+
+def _builtin_names() -> set[str]:
+    return set(dir(builtins))

@@ -1,1 +1,0 @@
-"""The authorization-server face at work: its pages, its store, the login behind it."""

@@ -1,1 +1,0 @@
-"""Faces: the same server with a few tools in front of many."""
