@@ -1,6 +1,7 @@
 """What people need who build on Portico: services, middleware, gateways, tools of another kind.
 
-`portico` has the names for everybody, `portico.jsonschema` those about JSON Schema. Each is imported when it is first used.
+`portico` has the names for everybody, `portico.jsonschema` those about JSON Schema. Each is imported when it is first
+used.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ try:
     from typing_extensions import TypeVar  # comes with pydantic, and knows defaults before Python 3.13
 except ImportError:
     raise ImportError(
-        "the models of portico_services.contracts.api are pydantic's, and pydantic is not installed: pip install 'portico[pydantic]'"
+        "the models of portico_services.contracts.api need pydantic, which is not installed: "
+        "pip install 'portico-services[contracts]'"
     ) from None
 
 Status = Literal["success", "failure", "no_change_needed", "partial_success"]

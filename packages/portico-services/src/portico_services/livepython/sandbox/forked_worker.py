@@ -27,7 +27,7 @@ CLOSE_SECONDS = 0.5
 _SOURCE = str(Path(portico_services.__file__).parent.parent)
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
 _BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython import fork_server; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython.sandbox import fork_server; "
     "sys.path.pop(0); fork_server.main(int(sys.argv[2]))"
 )
 

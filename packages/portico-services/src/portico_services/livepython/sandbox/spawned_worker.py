@@ -20,7 +20,10 @@ from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import PythonWorker, WorkerEnded
 
 _SOURCE = str(Path(portico_services.__file__).parent.parent)
-_BEGIN = "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython import wasm; sys.path.pop(0); wasm.main()"
+_BEGIN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython.sandbox import wasm; "
+    "sys.path.pop(0); wasm.main()"
+)
 # What an empty session takes, beside what code in it is given.
 IMAGE = 256 * 1024 * 1024
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import argparse
 
+from portico._lazy import load_module
+from portico.cli.commands import plugin_commands
 from portico.cli.specs import client, serving, setup, store
 from portico.cli.specs.parser import CommandForm, Parser
 from portico.transports.short_urls import with_scheme
-from portico_services.cli import specs
 
 FORMS: dict[str, CommandForm] = {
     **serving.FORMS,
     **client.FORMS,
     **store.FORMS,
-    **specs.FORMS,
     **setup.FORMS,
 }
 
 
 def parser_for(command: str, *, with_target: bool = True) -> Parser:
-    return FORMS[command].parser(command, with_target=with_target)
+    form = FORMS.get(command) or load_module(plugin_commands()[command].forms).FORMS[command]
+    parser: Parser = form.parser(command, with_target=with_target)
+    return parser
 
 
 def parse(command: str, words: list[str]) -> argparse.Namespace:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from portico.cli.specs.options import (
     CONNECTION,
-    DATA,
     JSON,
     OUTPUT,
     PAIRS,
     SAVE,
     SEEING,
     SHORT_OUTPUT,
-    STATUS,
     STORE,
     TARGET,
     TARGETS,
@@ -32,6 +30,7 @@ FORMS: dict[str, CommandForm] = {
         (word("kind", choices=(*KINDS, EVERYTHING), metavar="|".join(KINDS)), TARGET),
         OUTPUT,
         JSON,
+        examples=("list tools http://127.0.0.1:8080/mcp", "list resources my_server.py"),
     ),
     "call": asking_form(
         "call",
@@ -47,6 +46,7 @@ FORMS: dict[str, CommandForm] = {
         flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
         OUTPUT,
         SAVE,
+        examples=("call my_server.py greet name=Ada", "call http://127.0.0.1:8080/mcp memory_status"),
     ),
     "inspect": asking_form(
         "inspect",
@@ -57,6 +57,7 @@ FORMS: dict[str, CommandForm] = {
         (TARGET,),
         OUTPUT,
         JSON,
+        examples=("inspect my_server.py", "inspect -- npx -y @modelcontextprotocol/server-everything"),
     ),
     "doctor": CommandForm(
         "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
@@ -74,6 +75,7 @@ FORMS: dict[str, CommandForm] = {
             **CONNECTION,
         },
         TARGETS + "\nExit status: 0; 1 when something is wrong; 2 for a mistake on this line.",
+        examples=("doctor", "doctor https://mcp.example.com/mcp"),
     ),
     "read": asking_form(
         "read",
@@ -84,6 +86,7 @@ FORMS: dict[str, CommandForm] = {
         OUTPUT,
         JSON,
         SAVE,
+        examples=("read my_server.py config://app",),
     ),
     "prompt": asking_form(
         "prompt",
@@ -95,16 +98,6 @@ FORMS: dict[str, CommandForm] = {
         OUTPUT,
         JSON,
         SAVE,
-    ),
-    "console": CommandForm(
-        "portico console TARGET [options]\n       portico console [options] -- COMMAND …",
-        "Look at a server in a browser: its tools, resources and prompts, and every message. Prints a link that is\n"
-        "good once. For the address of a `portico serve` of yours, without a path: a new link to its own console.",
-        (TARGET,),
-        {
-            **CONNECTION,
-            "": (flag("--port", type=port, default=0, help="of the page (default: any free one)"), *DATA),
-        },
-        f"{TARGETS}\n{STATUS}",
+        examples=("prompt my_server.py review code=@main.py",),
     ),
 }

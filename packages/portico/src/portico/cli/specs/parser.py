@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
-from portico.cli.specs.actions import ACTION_OPTIONS, examples
-
 # Where no terminal says how wide it is.
 USUAL_WIDTH = 80
+# In the help of a command.
+MAX_EXAMPLES = 4
 
 
 @cache
@@ -118,11 +118,15 @@ class CommandForm(NamedTuple):
     # By the heading that they stand under in the help.
     flags: dict[str, tuple[Flag, ...]]
     epilog: str = ""
+    # The actions that an option belongs to, separated by spaces. Other options belong to all actions.
+    action_options: dict[str, str] = {}
+    # Without the leading `portico`.
+    examples: tuple[str, ...] = ()
 
     def parser(self, command: str, *, with_target: bool = True, action: str = "") -> Parser:
         """Return the parser of a command; with an action, one whose help has only the options of that action."""
-        owners = ACTION_OPTIONS.get(command, {})
-        epilog = f"{examples(command, action)}\n{self.epilog}"
+        owners = self.action_options
+        epilog = f"{self._examples(command, action)}\n{self.epilog}"
         usage = self.usage
         if action:
             words = [one.options.get("metavar", one.name.upper()) for one in self.words if one.name != "action"]
@@ -141,6 +145,12 @@ class CommandForm(NamedTuple):
             shown = [one for one in flags if not action or action in owners.get(one.names[-1], action).split()]
             parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in shown]
         return parser
+
+    def _examples(self, command: str, action: str = "") -> str:
+        """Return the examples of a command, or of one of its actions, as they are shown in its help."""
+        begin = f"{command} {action}".strip()
+        lines = [line for line in self.examples if f"{line} ".startswith(f"{begin} ")][:MAX_EXAMPLES]
+        return "".join(["Examples:\n" if len(lines) > 1 else "Example:\n", *(f"  portico {line}\n" for line in lines)])
 
 
 def word(name: str, kind: str = "", **options: Any) -> Word:

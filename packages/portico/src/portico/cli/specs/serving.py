@@ -166,6 +166,7 @@ FORMS: dict[str, CommandForm] = {
                 flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),
             ),
         },
+        examples=("serve --port 8080", "serve my_server.py", "serve mcp.json --port 8080"),
     ),
     "dev": CommandForm(
         "portico dev FILE [options]",
@@ -180,6 +181,7 @@ FORMS: dict[str, CommandForm] = {
                 *STORE,
             )
         },
+        examples=("dev my_server.py",),
     ),
     "work": CommandForm(
         "portico work TARGET [options]",
@@ -192,6 +194,7 @@ FORMS: dict[str, CommandForm] = {
                 WORKING,
             )
         },
+        examples=("work my_server.py --store postgresql://db/tasks",),
     ),
     "record": CommandForm(
         "portico record TARGET -o FILE [options]\n       portico record -o FILE [options] -- COMMAND …",
@@ -211,6 +214,7 @@ FORMS: dict[str, CommandForm] = {
             )
         },
         f"{TARGETS}\n`portico replay FILE` is a server that answers as this one did.",
+        examples=("record my_server.py -o session.jsonl",),
     ),
     "replay": CommandForm(
         "portico replay FILE [options]",
@@ -225,14 +229,6 @@ FORMS: dict[str, CommandForm] = {
             )
         },
         "Exit status: 0; 1 when something was asked that is not in the recording, which is listed on standard error.",
-    ),
-    "profiles": CommandForm(
-        "portico profiles list | show NAME",
-        "The profiles of `portico serve --profile NAME`: files of settings that make it look like another server.",
-        (
-            word("action", choices=("list", "show")),
-            word("name", "profile", nargs="?", metavar="NAME", help="one of them, or the path of a file of your own"),
-        ),
-        {},
+        examples=("replay session.jsonl",),
     ),
 }

@@ -66,6 +66,7 @@ FORMS: dict[str, CommandForm] = {
         "  portico install cursor -- weather.py\n"
         "  portico install claude-desktop --env API_KEY=… --write -- weather.py:server\n"
         "  portico install codex --token-env WEATHER_TOKEN -- https://weather.example.com/mcp",
+        examples=("install cursor", "install claude-code --write -- my_server.py"),
     ),
     "port": CommandForm(
         "portico port PATH … [--write]",
@@ -76,6 +77,7 @@ FORMS: dict[str, CommandForm] = {
         "What it cannot do is listed on standard error: the file, the line, and what to do.\n\n"
         "exit status: 0 all is done, 1 something is left to do by hand, 2 a mistake on the line.\n\n"
         "It needs libcst: install portico[port].",
+        examples=("port src/", "port src/ --write"),
     ),
     "completion": CommandForm(
         "portico completion bash|zsh|fish",
@@ -87,5 +89,6 @@ FORMS: dict[str, CommandForm] = {
         "fish:  portico completion fish | source               in ~/.config/fish/config.fish\n\n"
         "Names of tools, prompts and resources are those that `portico list` and `portico call` have seen before: TAB\n"
         "starts no server and waits for no network.",
+        examples=("completion bash",),
     ),
 }
