@@ -24,7 +24,7 @@ SOURCE = str(Path(portico.__file__).parent.parent)
 PROGRAM = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from portico_services.livepython import jail
+from portico_services.livepython.sandbox import landlock as jail
 from portico_services.livepython.sandbox.limits import Limits
 scratch, threads = sys.argv[2], int(sys.argv[3])
 limits = Limits(threads=threads)

@@ -38,7 +38,7 @@ class LazyModule:
     """A module that is imported when something of it is first asked for. Type checkers are shown the module itself:
 
     if TYPE_CHECKING:
-        from portico.server import endpoint
+        from portico.server import http as endpoint
     else:
         endpoint = LazyModule("portico.server.http")
     """

@@ -100,7 +100,17 @@ def limit(default: int | None = None) -> Flag:
     return flag("--limit", type=count, default=default, metavar="N", help=f"at most this many{shown}")
 
 
-def asking_form(command: str, first: str, second: str, about: str, words: tuple[Word, ...], *own: Flag) -> CommandForm:
+def asking_form(
+    command: str,
+    first: str,
+    second: str,
+    about: str,
+    words: tuple[Word, ...],
+    *own: Flag,
+    action_options: dict[str, str] | None = None,
+    examples: tuple[str, ...] = (),
+) -> CommandForm:
     usage = f"portico {command} {first} [options]\n       portico {command} [options] {second}"
     reaching = {heading: (*flags, TOKENS) for heading, flags in CONNECTION.items()}
-    return CommandForm(usage, about, words, {**reaching, "": (*SEEING, *own)}, f"{TARGETS}\n{STATUS}")
+    flags = {**reaching, "": (*SEEING, *own)}
+    return CommandForm(usage, about, words, flags, f"{TARGETS}\n{STATUS}", action_options or {}, examples)
