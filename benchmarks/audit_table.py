@@ -21,7 +21,7 @@ from portico.rpc.call import Reply
 from portico.rpc.dispatcher import Door, Sender
 from portico.store.database import Database
 from portico.transports.event_loop import new_loop
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_gateway.audit import store as tables
 from portico_gateway.audit import writer
 from portico_gateway.audit.audit_sources import verify_store

@@ -22,7 +22,7 @@ from portico import Server
 from portico.auth import AuthorizationCode, Memory, OAuth
 from portico.auth.token_storage import Credentials
 from portico.server.http import serve_http
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_gateway.authserver.server import Face
 
 PATIENCE = 60.0

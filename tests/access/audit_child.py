@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from portico import Client, Server
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_gateway.audit import checkpoints
 
 

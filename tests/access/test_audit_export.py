@@ -20,7 +20,7 @@ from portico import Client, Server, ToolError
 from portico.auth.errors import AuthorizationFailed
 from portico.protocol.errors import InvalidParams
 from portico.server.http import serve_http
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_gateway.audit.events import CallRecord
 from portico_gateway.audit.formats import cef, ocsf
 

@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from portico import Client, Server
+from portico.server.policy import settings as access_settings
 from portico.store.database import Database
 from portico.store.transaction import Transaction
-from portico_gateway import access_settings
 from portico_gateway.audit import checkpoints, retention, writer
 from portico_gateway.audit import store as tables
 from portico_gateway.audit.audit_sources import verify_store

@@ -26,9 +26,9 @@ from portico.protocol.errors import InsufficientScope, InvalidParams, ResourceNo
 from portico.rpc.call import Call
 from portico.server.components.auth_checks import AuthMiddleware, require_scopes, restrict_tag
 from portico.server.middleware import ResponseCachingMiddleware
+from portico.server.policy import settings as access_settings
 from portico.server.transforms.arguments import ArgTransform
 from portico.server.transforms.builtin import Namespace, ToolTransform
-from portico_gateway import access_settings
 from portico_gateway.policy.engine import AccessRules
 from portico_gateway.policy.settings import read_rules
 

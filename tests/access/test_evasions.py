@@ -18,7 +18,7 @@ from portico.protocol.errors import InsufficientScope, InvalidParams, ProtocolEr
 from portico.protocol.tasks import EXTENSION
 from portico.rpc.call import Call
 from portico.server.http import serve_http
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 
 ANN = Principal("ann", frozenset())
 STRANGER = "10.0.0.1"

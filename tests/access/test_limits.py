@@ -19,8 +19,8 @@ from portico.protocol.errors import InvalidParams, ProtocolError, TooManyRequest
 from portico.protocol.meta import ClientCapabilities
 from portico.rpc.call import Call
 from portico.rpc.rate_limit import Rate, rate_of
+from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Owned, Passage
-from portico_gateway import access_settings
 from portico_gateway.policy import concurrency_leases, limiter, shared_limit_store
 from portico_gateway.policy.limiter import Quota
 from portico_gateway.policy.settings import read_limits

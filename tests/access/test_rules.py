@@ -16,8 +16,8 @@ from portico.protocol.errors import InvalidParams, ProtocolError, ResourceNotFou
 from portico.protocol.uri_forms import uri_forms
 from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
+from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Owned
-from portico_gateway import access_settings
 from portico_gateway.policy.patterns import globbed, matches, meets, pattern, template_glob
 from portico_gateway.policy.settings import read_requirements
 from portico_services.contracts import Contracts

@@ -23,7 +23,7 @@ from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
 from portico.auth.errors import CredentialsMismatch
 from portico.protocol.client_features import ElicitParams, ElicitResult
 from portico.protocol.errors import InvalidParams, ToolError
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_gateway.credentials import token_vault as vaults
 from portico_gateway.credentials import vault_store
 from portico_gateway.credentials.encryption import KeyRing

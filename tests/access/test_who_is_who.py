@@ -13,7 +13,7 @@ from portico.auth.verifiers.base import RequestCredentials, Verified
 from portico.compat.fastmcp.auth import MultiAuth, RemoteAuthProvider
 from portico.protocol.errors import UsageError
 from portico.rpc.call import Call
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_services.memory import Memory
 
 A, B = "https://a.example", "https://b.example"

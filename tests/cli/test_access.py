@@ -15,7 +15,7 @@ import pytest
 
 from forks import Forks
 from portico import Server
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 
 SERVER = """
 from portico import Context, Server

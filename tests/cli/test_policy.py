@@ -11,8 +11,8 @@ import pytest
 from portico import Client, Server, UsageError
 from portico.cli import tool_search
 from portico.cli.main import main
+from portico.server.policy import settings as access_settings
 from portico.server.server import FaceChoice
-from portico_gateway import access_settings
 
 RULES = """
 [[rule]]

@@ -479,7 +479,7 @@ async def test_the_upstreams_of_a_gateway_are_seen_and_what_is_said_to_them() ->
 
 
 async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> None:
-    from portico_gateway import access_settings
+    from portico.server.policy import settings as access_settings
 
     server = busy()
     server.data = str(tmp_path)

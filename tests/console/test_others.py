@@ -18,11 +18,11 @@ from consoles import Page, console_of
 from portico import Client, Context, Server
 from portico.auth import Principal, TokenInvalid
 from portico.protocol.errors import ToolError
+from portico.server.policy import settings as access_settings
 from portico_console import Console, ConsoleAccess
 from portico_console.message_log import MOST_OPEN, WireLog, http_part
 from portico_console.server_requests import MOST_BYTES, Questions
 from portico_console.session_auth import ConsoleGate
-from portico_gateway import access_settings
 
 ANN, BOB = (Principal(name, frozenset({"admin"}), issuer="https://login.example") for name in ("ann", "bob"))
 

@@ -17,7 +17,7 @@ from portico.protocol.client_features import ElicitResult
 from portico.protocol.versions import REVISIONS
 from portico.search.auto_search import AutoFace
 from portico.search.tool_search import SearchFace
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
 

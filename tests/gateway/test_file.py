@@ -13,10 +13,10 @@ import pytest
 from portico import Client, Gateway, Server, UsageError
 from portico.extend import set_access
 from portico.protocol.errors import ResourceNotFound
+from portico.secret_references import Secrets
 from portico.transports.targets import Command, Url
 from portico_gateway.gateway import gateway as gateways
 from portico_gateway.gateway.settings import read, settings_of
-from portico_gateway.secrets import Secrets
 
 SERVER = str(Path(__file__).parent / "asking_server.py")
 ONE = {"command": sys.executable, "args": [SERVER]}

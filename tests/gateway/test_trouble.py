@@ -14,9 +14,9 @@ from portico import Client, Gateway, ToolError
 from portico.protocol.errors import Unknown
 from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
+from portico.secret_references import Secrets
 from portico_gateway.gateway import connection, router
 from portico_gateway.gateway import settings as config
-from portico_gateway.secrets import Secrets
 
 SERVER = [sys.executable, str(Path(__file__).parent / "asking_server.py")]
 # What may go wrong with a child process, each as a program.

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from portico.server.settings import ServerIdentity, Serving
 from portico_services.profiles import loader
 from portico_services.profiles.settings import ServiceShape
-from portico_services.settings import ServerIdentity, ServeSettings, Serving
+from portico_services.settings import ServeSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()

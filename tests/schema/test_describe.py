@@ -487,7 +487,8 @@ def test_schemas_are_the_same_in_every_process() -> None:
 
 
 def test_pydantic_is_not_imported() -> None:
-    program = "import sys, portico.jsonschema.generation; assert not {'pydantic', 'annotated_types', 'asyncio'} & set(sys.modules)"
+    names = "{'pydantic', 'annotated_types', 'asyncio'}"
+    program = f"import sys, portico.jsonschema.generation; assert not {names} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
 
 

@@ -22,8 +22,8 @@ from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import ServerCapabilities
 from portico.search import visible_tools
 from portico.search.auto_search import AutoFace
+from portico.server.policy import settings as access_settings
 from portico.server.server import FaceChoice
-from portico_gateway import access_settings
 from portico_services.codemode import CodeFace, process_lease, stubs
 from portico_services.codemode.journal import Journal, RunStore, digest_of
 from portico_services.codemode.service import STRANGERS

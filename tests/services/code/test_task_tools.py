@@ -11,7 +11,7 @@ import pytest
 
 from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
 from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
-from portico_gateway import access_settings
+from portico.server.policy import settings as access_settings
 from portico_services.codemode import Code, CodeFace, script_run, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py

@@ -305,7 +305,10 @@ def test_without_pydantic_the_service_works_and_the_models_say_what_is_missing()
 
 
 def test_importing_the_names_imports_no_pydantic() -> None:
-    code = "import sys, portico_services.contracts.api; from portico_services.contracts.api import Contracts; assert 'pydantic' not in sys.modules"
+    code = (
+        "import sys, portico_services.contracts.api; from portico_services.contracts.api import Contracts; "
+        "assert 'pydantic' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -195,7 +195,10 @@ def test_a_mistake_on_the_command_line_is_no_veto(shell: Shell) -> None:
 
 
 def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
-    code = "import portico_services.cli.memory_hooks as h, sys; h.SECONDS = 0.2; sys.exit(h.run(['hook', 'session-start']))"
+    code = (
+        "import portico_services.cli.memory_hooks as h, sys; "
+        "h.SECONDS = 0.2; sys.exit(h.run(['hook', 'session-start']))"
+    )
     child = process(code=code, env={**os.environ, "PORTICO_DATA": str(tmp_path)})
     # Standard input stays open, and says nothing.
     assert child.wait(PATIENCE) == 0

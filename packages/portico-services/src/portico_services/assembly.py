@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from portico import Server, Service, UsageError, __version__
 from portico._lazy import LazyModule, load_module
 from portico.extend import Tool, expand_paths
+from portico.server.settings import ServerIdentity, place
 from portico_services import settings
 from portico_services.contracts.invocation_names import (
     INVOCATION,
@@ -28,7 +29,7 @@ from portico_services.contracts.invocation_names import (
     numbered,
 )
 from portico_services.profiles.settings import ServiceShape
-from portico_services.settings import ServerIdentity, ServeSettings
+from portico_services.settings import ServeSettings
 
 if TYPE_CHECKING:
     from portico.extend import ToolDefinition
@@ -252,7 +253,7 @@ def dress(server: Server, said: ServeSettings) -> None:
 def _where(files: Sequence[Path], service: str, option: str) -> str:
     """The file and the line that an option of a service comes from: the last that has it."""
     key = f"services.{service}.{option}"
-    found = [one for one in (settings.place(path, key) for path in files) if ", line " in one]
+    found = [one for one in (place(path, key) for path in files) if ", line " in one]
     return f"{found[-1]}: " if found and option else ""
 
 

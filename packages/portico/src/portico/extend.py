@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from portico import safe_open as safe_open, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
     from portico.rpc.rate_limit import Rate as Rate
-    from portico_gateway.restrict import set_access as set_access
-    from portico_gateway.access_settings import ACCESS_SECTIONS as ACCESS_SECTIONS
+    from portico.server.policy.settings import set_access as set_access
+    from portico.server.policy.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
     from portico_gateway.audit.hook import without_secrets as without_secrets
     from portico_gateway.audit.events import CallRecord as CallRecord
     from portico_gateway.audit.log_file import (
@@ -219,8 +219,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
     "portico.rpc.rate_limit": ("Rate",),
-    "portico_gateway.restrict": ("set_access",),
-    "portico_gateway.access_settings": ("ACCESS_SECTIONS",),
+    "portico.server.policy.settings": ("ACCESS_SECTIONS", "set_access"),
     "portico_gateway.audit.hook": ("without_secrets",),
     "portico_gateway.audit.events": ("CallRecord",),
     "portico_gateway.audit.log_file": ("FileTrail", "trail_parts", "verify_trail"),

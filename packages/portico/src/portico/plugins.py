@@ -1,33 +1,30 @@
-"""The other packages of Portico, found where they are installed.
+"""The other packages of Portico, where they are installed.
 
-`portico` imports none of them. Each names a module with an entry point of the group `portico.plugins`: `gateway`,
-`services` and `console`. What such a module offers is what the caller expects of it.
+`portico` imports none of them. `portico_gateway`, `portico_services` and `portico_console` each have a module `plugin`
+with the functions that `portico` calls.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from portico._lazy import load_module
 from portico.protocol.errors import UsageError
 
-GROUP = "portico.plugins"
-
 
 @cache
 def find_plugin(name: str) -> Any:
-    """Return the module of an installed package, or None."""
-    for point in entry_points(group=GROUP, name=name):
-        return load_module(point.module)
-    return None
+    """Return the module `portico_NAME.plugin`, or None where that package is not installed."""
+    # Not by entry points: `portico serve` would read the metadata of all installed packages.
+    return None if find_spec(f"portico_{name}") is None else load_module(f"portico_{name}.plugin")
 
 
 def require_plugin(name: str, purpose: str) -> Any:
-    """Return the module of an installed package.
+    """Return the module `portico_NAME.plugin`.
 
-    Raises UsageError, with the command that installs the package, if it is not there.
+    Raises UsageError, with the command that installs the package, where it is not installed.
     """
     plugin = find_plugin(name)
     if plugin is None:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from portico.auth.resource_server import ResourceServer
+from portico.auth.settings import AuthorizationSettings, apply
 from portico.compat.fastmcp.auth import FamiliarAuth
 from portico.protocol.errors import UsageError
-from portico_gateway.auth_settings import AuthorizationSettings, apply
 
 log = logging.getLogger("portico.access")
 

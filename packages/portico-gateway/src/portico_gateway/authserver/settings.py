@@ -15,6 +15,7 @@ from portico.auth.client_registration import BASIC, NONE
 from portico.auth.errors import UnsafeAddress
 from portico.auth.url_policy import check_url
 from portico.protocol.errors import UsageError
+from portico.secret_references import Secrets
 from portico.server.server import Server
 from portico.store.data_directory import data_directory
 from portico_gateway.authserver.clients import KnownClient, checked_redirect_uris, shown
@@ -27,7 +28,6 @@ from portico_gateway.authserver.server import Face
 from portico_gateway.credentials.connect_pages import Connector
 from portico_gateway.credentials.encryption import digest, ring_for
 from portico_gateway.credentials.token_vault import Vault
-from portico_gateway.secrets import Secrets
 
 _LONGEST_SECONDS = 1e9
 _DURATIONS = {

@@ -15,8 +15,8 @@ from portico.cli.logging import set_log_level
 from portico.cli.specs import parser_for
 from portico.cli.terminal_text import printable
 from portico.protocol.errors import UsageError
+from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Kind
-from portico_gateway import access_settings
 from portico_gateway.policy import policy_tests
 from portico_gateway.policy.engine import AccessRules
 

@@ -22,14 +22,15 @@ from portico.protocol.lifecycle import DiscoverResult
 from portico.rpc import supervision
 from portico.rpc.call import Call
 from portico.rpc.supervision import BackgroundTasks
+from portico.secret_references import Secrets
 from portico.server.apps import PassedPages
+from portico.server.policy import settings as access
 from portico.server.policy.interfaces import Kind, Owned
 from portico.server.registry.catalog import KINDS
 from portico.server.registry.service import Answer, Service
 from portico.server.server import FaceChoice, Server
 from portico.transports.targets import Url, target_of
 from portico.transports.upstream import Upstream
-from portico_gateway import access_settings as access
 from portico_gateway.gateway import status
 from portico_gateway.gateway.catalog_cache import KeptLists
 from portico_gateway.gateway.naming import folded_alias
@@ -50,7 +51,6 @@ from portico_gateway.gateway.tasks import GatewayTasks
 from portico_gateway.gateway.tool_pinning import Pins, PinSettings, ToolPin
 from portico_gateway.gateway.upstream import GatewayUpstream
 from portico_gateway.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
-from portico_gateway.secrets import Secrets
 
 if TYPE_CHECKING:
     from portico_gateway.credentials import upstream_auth as outgoing_module

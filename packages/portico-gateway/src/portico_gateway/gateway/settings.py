@@ -20,15 +20,15 @@ from portico._lazy import LazyModule
 from portico._options import check_options, read_seconds
 from portico.protocol.errors import UsageError
 from portico.protocol.versions import Revision
+from portico.secret_references import Secrets
+from portico.server.policy import settings as access
+from portico.server.policy.settings import AccessSettings
 from portico.transports.targets import Target, Url, target_of
-from portico_gateway import access_settings as access
-from portico_gateway.access_settings import AccessSettings
 from portico_gateway.gateway.client_handlers import AnswerSettings, answers_of
 from portico_gateway.gateway.name_filter import name_filter
 from portico_gateway.gateway.naming import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico_gateway.gateway.tool_pinning import FILE, NewTools, PinMode
 from portico_gateway.gateway.views import ViewSettings, checked_views, view_of
-from portico_gateway.secrets import Secrets
 
 if TYPE_CHECKING:
     from portico_gateway.credentials import upstream_auth_settings
@@ -207,7 +207,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
         upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
         return GatewaySettings(upstreams=upstreams, lock=folder / FILE)
-    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.SECTIONS})
+    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.ACCESS_SECTIONS})
     if unknown:
         raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)

@@ -36,6 +36,7 @@ from portico.protocol.versions import MODERN, Revision
 from portico.rpc.call import Call, members
 from portico.rpc.handshake.input_requests import push
 from portico.rpc.metrics import BUCKETS
+from portico.secret_references import Secrets
 from portico.transports.event_loop import HeldLifespan
 from portico.transports.targets import Here
 from portico_gateway.gateway.attribution import attribute_all, attribute_data
@@ -51,7 +52,6 @@ from portico_gateway.gateway.connection_pool import Lanes, share_of
 from portico_gateway.gateway.server_request_bridge import Bridge, Parked
 from portico_gateway.gateway.settings import UpstreamSettings
 from portico_gateway.gateway.status import UpstreamState
-from portico_gateway.secrets import Secrets
 
 if TYPE_CHECKING:
     from portico_gateway.credentials.upstream_auth import OutgoingAuth

@@ -82,7 +82,7 @@ FORMS: dict[str, CommandForm] = {
         "  hooks install     add the hooks to Claude Code: show the change, --write makes it; hooks remove",
         (
             word("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
-            word("words", "hook", nargs="*", default=[], metavar="WORD"),
+            word("words", completions=HOOKS, nargs="*", default=[], metavar="WORD"),
         ),
         {
             "": (

@@ -15,13 +15,12 @@ import sys
 from argparse import Action
 from collections.abc import Iterable
 
+from portico.cli.commands import all_commands
 from portico.cli.completion_cache import Known, is_harmless, recall
-from portico.cli.main import COMMANDS
 from portico.cli.specs import parser_for
 from portico.cli.specs.parser import Word
 from portico.cli.terminal_text import writing
-from portico_services.cli.specs import HOOKS
-from portico_services.profiles import loader
+from portico.plugins import find_plugin
 
 SCRIPTS = os.path.join(os.path.dirname(__file__), "scripts")
 FILES = ":files"
@@ -67,8 +66,8 @@ def complete(words: list[str]) -> list[str]:
     """The words that could stand in place of the last one."""
     *before, current = words
     if not before:
-        return _beginning(current, [*COMMANDS, "--help", "--version"])
-    if before[0] not in COMMANDS:
+        return _beginning(current, [*all_commands(), "--help", "--version"])
+    if before[0] not in all_commands():
         return []
     if "--" in before:
         return [FILES]
@@ -109,9 +108,7 @@ def _of_word(command: str, expected: list[Word], given: list[str], current: str)
         return []
     match word.kind:
         case "":
-            return _beginning(current, word.options.get("choices", ()))
-        case "hook":
-            return _beginning(current, HOOKS)
+            return _beginning(current, word.options.get("choices") or word.completions)
         case "file":
             return [FILES]
         case "target" | "targets":
@@ -125,8 +122,9 @@ def _of_word(command: str, expected: list[Word], given: list[str], current: str)
 
 
 def _of_profiles(current: str) -> list[str]:
-    """The profiles that come with Portico, or else files."""
-    return _beginning(current, loader.names()) or [FILES]
+    """The profiles that are installed, or else files."""
+    services = find_plugin("services")
+    return _beginning(current, services.profile_names() if services is not None else ()) or [FILES]
 
 
 def _of_pair(known: Known, kind: str, name: str, current: str) -> list[str]:

@@ -29,6 +29,7 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse
 from portico.cli.terminal_text import one_line, plural
 from portico.client.client import Client
+from portico.plugins import find_plugin
 from portico.protocol.errors import Error, ToolError, UsageError
 from portico.server.tasks import engine
 from portico.store import migrations
@@ -41,12 +42,8 @@ from portico.transports.http_client.responses import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
     from portico_console import oauth_debugger
-    from portico_services.memory.store import memory_store
-    from portico_services.workitems import item_store
 else:
     oauth_debugger = LazyModule("portico_console.oauth_debugger")
-    memory_store = LazyModule("portico_services.memory.store.memory_store")
-    item_store = LazyModule("portico_services.workitems.item_store")
 
 LOWEST = (3, 11)
 STORE_SECONDS = 5.0
@@ -235,8 +232,8 @@ class _MigrationRow(Struct):
 
 def _histories() -> dict[str, Path]:
     """The services import more than a server of one's own has, so they are looked up here only."""
-    memory = memory_store
-    return {"tasks": engine.MIGRATIONS, memory.HISTORY: memory.MIGRATIONS, item_store.HISTORY: item_store.MIGRATIONS}
+    services = find_plugin("services")
+    return {"tasks": engine.MIGRATIONS, **({} if services is None else services.store_histories())}
 
 
 # The port

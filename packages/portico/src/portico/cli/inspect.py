@@ -13,10 +13,9 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse
 from portico.cli.terminal_text import one_line, plural
 from portico.client.client import Client
+from portico.plugins import require_plugin
 from portico.protocol.errors import Error, MethodNotFound, UsageError
 from portico.protocol.versions import REVISIONS
-from portico_services.contracts.definitions import Contract, contract_of
-from portico_services.contracts.lint import lint_tools
 
 # Of text such as schemas; tokenizers differ by a tenth or so.
 CHARACTERS_PER_TOKEN = 4
@@ -79,9 +78,6 @@ async def _about(client: Client) -> dict[str, Any]:
     tools = [msgspec.to_builtins(tool) for tool in lists["tools"]]
     weights = {tool["name"]: len(msgspec.json.encode(tool)) // CHARACTERS_PER_TOKEN for tool in tools}
     heaviest = sorted(weights, key=lambda name: -weights[name])[:HEAVIEST]
-    contract = contract_of(
-        tools, server=info.name if info else "", version=info.version if info else "", revision=client.revision
-    )
     return {
         "name": info.name if info else None,
         "version": info.version if info else None,
@@ -94,14 +90,17 @@ async def _about(client: Client) -> dict[str, Any]:
             "tokens": sum(weights.values()),
             "heaviest": [{"name": name, "tokens": weights[name]} for name in heaviest],
         },
-        **_linted(contract),
+        **_linted(tools, client),
     }
 
 
-def _linted(contract: Contract) -> dict[str, Any]:
-    """What is to be said of the tools; why nothing is, where what reads their schemas is not installed."""
+def _linted(tools: list[dict[str, Any]], client: Client) -> dict[str, Any]:
+    """Return the findings about the tools, or why there are none where a package is not installed."""
+    info = client.server_info
     try:
-        return {"findings": [msgspec.to_builtins(one) for one in lint_tools(contract, contract.tools)]}
+        services = require_plugin("services", "checking tools")
+        about = (info.name, info.version) if info else ("", "")
+        return {"findings": services.lint_tools(tools, *about, client.revision)}
     except UsageError as missing:
         return {"findings": [], "unlinted": str(missing)}
 

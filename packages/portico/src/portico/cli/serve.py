@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from portico._lazy import LazyModule
 from portico.cli import tool_search
 from portico.cli.connection_errors import is_url, parse_headers
-from portico.cli.data_dir import made_directory, store_url
+from portico.cli.data_dir import store_url
 from portico.cli.logging import is_level_said, set_log_level
 from portico.cli.specs import complete_serving, parser_for
 from portico.cli.terminal_text import is_terminal
@@ -30,26 +30,23 @@ from portico.transports import importer, stdio
 from portico.transports.event_loop import new_loop, on_signals
 
 if TYPE_CHECKING:
+    from portico import plugins
+    from portico.auth import settings as auth_settings
     from portico.cli import local_token, welcome
     from portico.client import client
-    from portico.server import http
-    from portico.transports.http_server import bind_address as http_place
-    from portico_console.cli import console_link
-    from portico_gateway import access_settings as settings
-    from portico_gateway import auth_settings
-    from portico_gateway.gateway import gateway
-    from portico_services import assembly
+    from portico.server import http, settings
+    from portico.server.policy import settings as access_settings
+    from portico.transports.http_server import bind_address
 else:
-    auth_settings = LazyModule("portico_gateway.auth_settings")
-    settings = LazyModule("portico_gateway.access_settings")
-    console_link = LazyModule("portico_console.cli.console_link")
+    plugins = LazyModule("portico.plugins")
+    auth_settings = LazyModule("portico.auth.settings")
     local_token = LazyModule("portico.cli.local_token")
     welcome = LazyModule("portico.cli.welcome")
     client = LazyModule("portico.client.client")
-    gateway = LazyModule("portico_gateway.gateway.gateway")
     http = LazyModule("portico.server.http")
-    assembly = LazyModule("portico_services.assembly")
-    http_place = LazyModule("portico.transports.http_server.bind_address")
+    settings = LazyModule("portico.server.settings")
+    access_settings = LazyModule("portico.server.policy.settings")
+    bind_address = LazyModule("portico.transports.http_server.bind_address")
 
 
 def run(words: list[str]) -> None:
@@ -61,18 +58,20 @@ def run(words: list[str]) -> None:
         # An operator who changes the file of a running gateway sees that it was applied.
         logging.getLogger("portico.gateway.configuration").setLevel(logging.INFO)
     if arguments.target is None:
-        server, serving = _built_in(arguments)
-        server.faces = _lean(server, arguments, serving)
+        services = _services("serving the built-in services")
+        server, serving = services.add_services(arguments)
+        server.faces = services.choose_listed_tools(server, arguments, serving)
     else:
         _check_service_options(arguments)
         if arguments.profile is not None:
-            server, serving = _dressed(arguments)
+            server = load(arguments.target)
+            serving = _services("--profile").apply_profile(server, arguments)
         elif is_url(arguments.target):
             server, serving = _proxy(arguments.target, arguments.header), _serving(arguments)
         else:
             server, serving = load(arguments.target), _serving(arguments)
         if arguments.services is not None:
-            server, _ = _built_in(arguments, into=server)
+            _services("--services").add_services(arguments, into=server)
     if arguments.header and not is_url(arguments.target or ""):
         raise UsageError("--header is for a TARGET that is a URL")
     server.data = arguments.data
@@ -94,7 +93,8 @@ def run(words: list[str]) -> None:
         _serve_view(server, arguments, options)
         return
     if arguments.transport == "http":
-        site = console_link.attach_console(server, arguments)
+        console = plugins.find_plugin("console")
+        site = None if console is None else console.attach_console(server, arguments)
         _run(server, arguments, options, _protect(server, arguments, options, serving), site)
     else:
         if sys.stdin.isatty():
@@ -109,7 +109,8 @@ def _run(
     announce: Callable[[str], None] | None,
     site: Any,
 ) -> None:
-    announce = partial(console_link.announce_console, site, announce, arguments.data)
+    if site is not None:
+        announce = partial(plugins.find_plugin("console").announce_console, site, announce, arguments.data)
     http.run(server, announce=announce, **options)
 
 
@@ -123,7 +124,15 @@ def _serving(arguments: argparse.Namespace) -> Any:
     say."""
     if arguments.config is None:
         return None
-    return assembly.read_settings(None, arguments.config).serve
+    services = plugins.find_plugin("services")
+    if services is not None:
+        # It checks the tables of the services, too.
+        return services.read_settings(None, arguments.config).serve
+    return settings.read_settings(arguments.config).serve
+
+
+def _services(purpose: str) -> Any:
+    return plugins.require_plugin("services", purpose)
 
 
 def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
@@ -137,14 +146,14 @@ def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
     given = {name: part for name, part in flags.items() if part}
     if arguments.config is None and not given:
         return
-    said = settings.AccessSettings() if arguments.config is None else settings.read_file(arguments.config)
+    said = access_settings.AccessSettings() if arguments.config is None else access_settings.read_file(arguments.config)
     if given:
         below = said.sections.get("auth")
         if below is None and (arguments.target or "").endswith(".toml"):
             # A gateway's own file may say the rest.
-            below = settings.read_file(arguments.target).sections.get("auth")
+            below = access_settings.read_file(arguments.target).sections.get("auth")
         said.sections["auth"] = auth_settings.changed(below, given)
-    settings.apply(server, said)
+    access_settings.apply(server, said)
 
 
 def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -196,7 +205,7 @@ def _needs_token(server: Server, arguments: argparse.Namespace) -> bool:
     # With an operator, services that are not served yet may be switched on.
     is_personal = bool(_PERSONAL & services) or OPERATOR in services or _is_gateway(arguments)
     # The path of a Unix socket is for this user alone; other addresses require authentication or --insecure anyway.
-    is_near = arguments.unix is None and http_place.Place(host=arguments.host, fd=arguments.fd).is_local()
+    is_near = arguments.unix is None and bind_address.Place(host=arguments.host, fd=arguments.fd).is_local()
     return is_personal and is_near and server.auth is None and not os.environ.get("PORTICO_TOKEN")
 
 
@@ -264,7 +273,7 @@ def run_work(words: list[str]) -> None:
     if arguments.config is not None:
         # What was allowed may not be any more when its turn comes, and what is done is recorded.
         _serving(arguments)
-        settings.apply(server, settings.read_file(arguments.config))
+        access_settings.apply(server, access_settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_work(server))
@@ -290,9 +299,7 @@ def _proxy(url: str, words: list[str]) -> Server:
         headers["Authorization"] = f"Bearer {token}"
     entry = {"url": url, "headers": headers}
     about = asyncio.run(_greet(entry))
-    server = gateway.Gateway(**about)
-    server.add("upstream", entry, prefix="")
-    return cast("Server", server)
+    return cast("Server", plugins.require_plugin("gateway", "a proxy").make_proxy(about, entry))
 
 
 async def _greet(entry: dict[str, Any]) -> dict[str, Any]:
@@ -310,7 +317,7 @@ def load(target: str) -> Server:
     if source is not None:
         target = source
     if target.endswith((".json", ".toml")):
-        return cast("Server", gateway.Gateway.load(target))
+        return cast("Server", plugins.require_plugin("gateway", f"{target}, a gateway file,").load_gateway(target))
     # A client would take such a target for a command; here it can only be a path.
     if not importer.is_named(target) and ("/" in target or "\\" in target):
         raise UsageError(f"there is no file {target}")
@@ -326,14 +333,6 @@ def _set_up_tasks(server: Server, arguments: argparse.Namespace) -> None:
         server.tasks.concurrency = arguments.concurrency
 
 
-def _settings(arguments: argparse.Namespace) -> Any:
-    """What profile and configuration say. Lines for calls that they want are seen, unless a level says otherwise."""
-    settings = assembly.read_settings(arguments.profile, arguments.config)
-    if assembly.logs_calls(settings) and not is_level_said(arguments.log_level):
-        logging.getLogger("portico.contracts").setLevel(logging.INFO)
-    return settings
-
-
 def _check_service_options(arguments: argparse.Namespace) -> None:
     """Raise UsageError for options of the built-in services where none is served."""
     if arguments.services is not None and _is_gateway(arguments):
@@ -345,70 +344,6 @@ def _check_service_options(arguments: argparse.Namespace) -> None:
     for flag, value in {**given, "--operator": arguments.operator}.items():
         if value and arguments.services is None:
             raise UsageError(f"{flag} is an option of the built-in services; --services NAMES adds them to this server")
-
-
-def _built_in(arguments: argparse.Namespace, into: Server | None = None) -> tuple[Any, Any]:
-    """Return a server of the built-in services, or one that they are added to, and its [serve] settings.
-
-    The services are loaded when needed, because most users serve a server of their own.
-    """
-    settings = _settings(arguments)
-    said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
-    names = None if said is None else [name for name in said if name]
-    data = made_directory(arguments.data)
-    store = store_url(arguments.store, arguments.data, assembly.NAME)
-    files = tuple(assembly.files(arguments.profile, arguments.config))
-    place = assembly.ServicePlace(
-        data=data,
-        store=store,
-        read_only=arguments.read_only,
-        roots=_paths("--root", arguments.root),
-        projects=_paths("--project", arguments.project),
-        operator=arguments.operator or settings.serve.operator,
-        over_http=arguments.transport == "http",
-        settings=files,
-    )
-    arguments.unavailable = {}
-    server = assembly.assemble(names, settings, place, unavailable=arguments.unavailable, into=into)
-    served = {service.name for service in server.services}
-    for flag, given, service in (("--root", place.roots, "system"), ("--project", place.projects, "live")):
-        if given and service not in served:
-            raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
-    return server, settings.serve
-
-
-def _lean(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoice:
-    """Choose the tools that are listed; find_tools finds the rest. Services that were named are listed whole, except
-    `--services memory`, whose tools for upkeep would take most of the room and are rarely used."""
-    only_memory = arguments.services == "memory" and arguments.profile is None
-    named = arguments.services is not None or arguments.profile is not None or serving.services is not None
-    if named and not only_memory:
-        return FaceChoice()
-    if only_memory:
-        # Not measured: that would load all of them at the start.
-        listed = [name for name in assembly.LISTED_MEMORY if name in server.tools]
-    else:
-        listed = assembly.listed(server, files=bool(arguments.root))
-    if server.instructions is not None:
-        server.instructions = server.instructions.replace(assembly.INSTRUCTIONS, assembly.SHORT_INSTRUCTIONS)
-    return FaceChoice("search", listed, brief=True)
-
-
-def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
-    """What a flag names, which has to be there."""
-    paths = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
-    for path, said in zip(paths, given, strict=True):
-        if not said or not os.path.exists(path):
-            raise UsageError(f"{flag} {said!r}: there is no such folder or file")
-    return paths
-
-
-def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """A server of the user's own that looks as a profile says."""
-    settings = _settings(arguments)
-    server = load(arguments.target)
-    assembly.dress(server, settings)
-    return server, settings.serve
 
 
 def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:

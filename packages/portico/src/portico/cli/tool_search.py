@@ -9,24 +9,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from portico._lazy import LazyModule, load_module
+from portico._lazy import LazyModule
 from portico.cli.data_dir import store_url
 from portico.server.policy.interfaces import Kind, Owned
 from portico.server.server import FaceChoice, Server
 
 if TYPE_CHECKING:
-    from portico.search import auto_search, lazy_handler
+    from portico import plugins
+    from portico.search import auto_search, lazy_handler, tool_search
 else:
+    plugins = LazyModule("portico.plugins")
+    tool_search = LazyModule("portico.search.tool_search")
     auto_search = LazyModule("portico.search.auto_search")
     lazy_handler = LazyModule("portico.search.lazy_handler")
 
 log = logging.getLogger("portico")
 
-# Where each face is.
-FACES = {
-    "search": ("portico.search.tool_search", "SearchFace"),
-    "code": ("portico_services.codemode", "CodeFace"),
-}
+FACES = ("search", "code")
 
 # The tools that they add, as rules know them.
 TOOLS: list[tuple[Kind, Owned]] = [
@@ -75,8 +74,8 @@ def _offer_beside(server: Server, part: Any, path: str, arguments: argparse.Name
 
 def _offer(server: Server, name: str, path: str, make: Callable[[], Any], part: Any = None) -> None:
     """It is loaded by the first client that wants it."""
-    # Scripts need a jail that other systems do not have: there this face is for no one.
-    if name != "code" or sys.platform == "linux":
+    # Scripts need a sandbox that other systems do not have.
+    if name != "code" or (sys.platform == "linux" and plugins.find_plugin("services") is not None):
         face = lazy_handler.LateFace(part or server, name, make)
         server.add_endpoint(path, face)
         server.hold(face.lifespan)
@@ -95,5 +94,5 @@ def _made(
         # A run that was cut off goes on after a restart, so it is kept where the data of this server is.
         kept = server.store or store_url(arguments.store, arguments.data, server.info.name)
         options |= {"store": kept, **said.code}
-    module, kind = FACES[name]
-    return getattr(load_module(module), kind)(part, always=always, **options)
+        return plugins.require_plugin("services", "code mode").code_mode()(part, always=always, **options)
+    return tool_search.SearchFace(part, always=always, **options)

@@ -104,6 +104,8 @@ class Word(NamedTuple):
     name: str
     kind: str
     options: dict[str, Any]
+    # What it may be, where that depends on another word.
+    completions: tuple[str, ...] = ()
 
 
 class Flag(NamedTuple):
@@ -153,8 +155,8 @@ class CommandForm(NamedTuple):
         return "".join(["Examples:\n" if len(lines) > 1 else "Example:\n", *(f"  portico {line}\n" for line in lines)])
 
 
-def word(name: str, kind: str = "", **options: Any) -> Word:
-    return Word(name, kind, options)
+def word(name: str, kind: str = "", *, completions: tuple[str, ...] = (), **options: Any) -> Word:
+    return Word(name, kind, options, completions)
 
 
 def flag(*names: str, **options: Any) -> Flag:

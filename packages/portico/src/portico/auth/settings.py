@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
+from portico._lazy import LazyModule
 from portico.auth.resource_server import Proving, ResourceServer
 from portico.auth.verifiers.base import Verifier
 from portico.auth.verifiers.claims import ClaimNames
@@ -18,11 +18,13 @@ from portico.auth.verifiers.client_certificate import CertificateVerifier
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.protocol.errors import UsageError
-from portico.server.server import Server
-from portico_gateway.authserver import settings as face_settings
-from portico_gateway.authserver.server import Face
-from portico_gateway.authserver.token_verifier import FaceVerifier, is_revoked
-from portico_gateway.secrets import Secrets
+from portico.secret_references import Secrets
+
+if TYPE_CHECKING:
+    from portico import plugins
+    from portico.server.server import Server
+else:
+    plugins = LazyModule("portico.plugins")
 
 Texts = str | tuple[str, ...]
 
@@ -97,7 +99,7 @@ class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # Whether those who show nothing are let in, too.
     anonymous: bool = False
     documentation: str | None = None
-    # An authorization server of our own, in front of a login that people have already.
+    # An authorization server in front of an existing login. This and the next need portico-gateway.
     proxy: dict[str, Any] | None = None
     # Where people log in at our pages, if not by the proxy: to connect their accounts at upstreams.
     login: dict[str, Any] | None = None
@@ -123,22 +125,36 @@ def changed(settings: AuthorizationSettings | None, given: Mapping[str, Any]) ->
     return msgspec.structs.replace(settings or AuthorizationSettings(), **given)
 
 
+class LoginProvider(Protocol):
+    """The authorization server of `[auth.proxy]`, as the resource server knows it."""
+
+    @property
+    def verifier(self) -> Verifier:
+        """Verify the tokens that it has issued."""
+
+    @property
+    def default_scopes(self) -> tuple[str, ...]:
+        """Return the scopes that clients ask for first."""
+
+    def connect(self, auth: ResourceServer) -> None:
+        """Report revoked tokens to the resource server."""
+
+
 def apply(server: Server, settings: AuthorizationSettings) -> None:
-    """Put it on a server, in place of what that says itself."""
-    face = None
-    if settings.proxy is not None:
-        face = face_settings.put_on(
-            server, face_settings.read(settings.proxy), *_names(settings, "proxy"), only=settings.audience is not None
-        )
-    elif settings.login is not None:
-        face_settings.let_connect(server, settings.login, _names(settings, "login")[0], settings.claims.id)
-    server.auth = auth = resource_of(settings, server, face)
-    if face is not None:
-        face.on_revoked = partial(auth.revoke, partial(is_revoked, face))
+    """Set the authorization of a server, in place of its own."""
+    login: LoginProvider | None = None
+    if settings.proxy is not None or settings.login is not None:
+        section = "proxy" if settings.proxy is not None else "login"
+        home, audience = _names(settings, section)
+        gateway = plugins.require_plugin("gateway", f"[auth.{section}]")
+        login = gateway.add_login(server, settings, home, audience)
+    server.auth = _resource_server(settings, server, login)
+    if login is not None:
+        login.connect(server.auth)
 
 
 def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:
-    """What the pages are called from outside, and what tokens are for if a client does not say."""
+    """Return the public URL of the pages, and the audience of tokens for clients that name none."""
     if settings.public_url is None:
         raise UsageError(f"{section} needs public_url: what this server is called from outside, without /mcp")
     home = settings.public_url.rstrip("/")
@@ -146,12 +162,14 @@ def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:
     return home, _many(settings.audience)[0] if settings.audience else home + ENDPOINT
 
 
-def resource_of(settings: AuthorizationSettings, server: Server, face: Face | None = None) -> ResourceServer:
-    own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
+def _resource_server(
+    settings: AuthorizationSettings, server: Server, login: LoginProvider | None = None
+) -> ResourceServer:
+    own: list[Verifier] = [] if login is None else [login.verifier]
     scopes = settings.scopes_supported
-    if scopes is None and face is not None:
+    if scopes is None and login is not None:
         # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
-        scopes = face.settings.defaults
+        scopes = login.default_scopes
     return ResourceServer(
         [*own, *_verifiers(settings)],
         audience=_texts(settings.audience),
