@@ -13,6 +13,7 @@ from portico.cli.logging import is_level_said
 from portico.server.server import FaceChoice, Server
 from portico.server.settings import Serving
 from portico_services import assembly
+from portico_services.settings import ServeSettings
 
 
 def _settings(arguments: argparse.Namespace) -> ServeSettings:
