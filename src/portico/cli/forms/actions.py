@@ -7,7 +7,7 @@ ACTION_OPTIONS: dict[str, dict[str, str]] = {
     "memory": {
         "--namespace": "capture recall list edit export",
         "--tag": "capture recall list edit export",
-        "--filter": "recall list export",
+        "--filter": "recall list delete export",
         "--domain": "capture",
         "--source": "capture",
         "--author": "capture",
@@ -18,7 +18,7 @@ ACTION_OPTIONS: dict[str, dict[str, str]] = {
         "--format": "export import",
         "--direction": "sync",
         "--remote": "sync",
-        "--confirm": "sync",
+        "--confirm": "delete sync",
         "--undo": "sync",
         "--secrets": "capture edit import sync",
         "--personal": "capture edit import sync",
