@@ -25,7 +25,7 @@ def serving(*words: str | Path, log: Path, **env: str) -> Iterator[str]:
     """`portico serve` over HTTP; gives its URL. What it says on standard error is in the file, complete at the end."""
     with log.open("wb") as err:
         child = subprocess.Popen(
-            [*PORTICO, "serve", *map(str, words), "--port", "0"],
+            [*PORTICO, "serve", *map(str, words), "--port", "0", "--open"],
             stderr=err,
             stdin=subprocess.DEVNULL,
             env={**_CLEAN, "PORTICO_DATA": str(log.parent / "data"), **env},

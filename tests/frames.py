@@ -141,6 +141,9 @@ class Rules:
         for name, value in said.items():
             if name in self.OPEN and name in listed:
                 continue
+            # The params of an input request are those of a request, and any request may have `_meta`.
+            if name == "_meta" and ".inputRequests." in path and path.endswith(".params"):
+                continue
             if name in listed:
                 yield from self.unlisted(value, listed[name], f"{path}.{name}")
             elif closed and name not in self.ADDED:

@@ -90,5 +90,7 @@ def test_a_block_to_copy_is_what_would_be_installed(names: str, block: str) -> N
         assert {"type": "stdio", **entry} == {"type": "stdio", **install_entry(place, [], shared=True)}
 
 
-def test_every_client_has_a_block() -> None:
-    assert {name for names, _ in BLOCKS for name in names.split(", ")} == set(PLACES)
+def test_the_most_used_clients_have_a_block() -> None:
+    """`portico install` has the others, whose files are not JSON or are at unusual places."""
+    named = {name for names, _ in BLOCKS for name in names.split(", ")}
+    assert named == {"claude-code", "claude-desktop", "cursor", "vscode"} <= set(PLACES)

@@ -100,7 +100,7 @@ def serving(log: Path, upstream: str = "") -> Iterator[Server]:
     gateway that speaks the revision `upstream` to it, if there is one."""
     port = _free_port()
     served = str(_behind_gateway(log.with_suffix(".toml"), upstream)) if upstream else EXAMPLE
-    command = [sys.executable, "-m", "portico", "serve", served, "--transport", "http", "--port", str(port)]
+    command = [sys.executable, "-m", "portico", "serve", served, "--transport", "http", "--port", str(port), "--open"]
     # A token, a store or a data folder that the user has set for other servers is not for this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     # Tasks of an earlier run, or of another version, are not looked at.

@@ -25,7 +25,7 @@ arguments = "hashed"
 
 [[rule]]
 name = "the office reads"
-who = ["anonymous", "local", "group:office"]
+who = ["id:token", "local", "group:office"]
 tool = "*"
 """
 

@@ -27,7 +27,7 @@ async def test_workers_agree_about_upstreams(serve: Any, tmp_path: Path) -> None
     command = [sys.executable, str(tmp_path / "one.py")]
     file.write_text(f'[upstream.one]\ncommand = {command}\n[upstream.dead]\ncommand = ["/there/is/no/such/program"]\n')
     env = {"TMPDIR": str(tmp_path), "PORTICO_OPERATOR_TOKEN": "op-token"}
-    fleet = await serve("--workers", "2", "--data", str(tmp_path), target=file, env=env)
+    fleet = await serve("--workers", "2", "--open", "--data", str(tmp_path), target=file, env=env)
     url = f"http://127.0.0.1:{fleet.port}"
 
     async def get(path: str, token: str = "op-token") -> tuple[int, str]:

@@ -46,7 +46,7 @@ async def gateway(serve: Any, tmp_path: Path) -> Any:
     counted = tmp_path / "counted"
     command = [sys.executable, str(tmp_path / "asking.py"), str(counted)]
     (tmp_path / "gateway.toml").write_text(f'[upstream.one]\ncommand = {command}\nrevision = "2025-11-25"\n')
-    fleet = await serve("--workers", "2", target=tmp_path / "gateway.toml", env={"TMPDIR": str(tmp_path)})
+    fleet = await serve("--workers", "2", "--open", target=tmp_path / "gateway.toml", env={"TMPDIR": str(tmp_path)})
     return fleet, counted
 
 

@@ -21,8 +21,6 @@ from portico_gateway.gateway.attribution import UPSTREAM, attribute, attribute_d
 
 SERVER = Path(__file__).parent / "asking_server.py"
 ERAS = ["2025-11-25", "2026-07-28"]
-# The gateway names the upstream in `_meta` of the request, which the schema of 2026-07-28 does not list there.
-pytestmark = pytest.mark.broken_frames("the upstream's alias in _meta of an input request")
 
 
 def gateway_to(revision: str, **options: Any) -> Gateway:
@@ -250,6 +248,7 @@ async def test_elicitation_of_an_upstream_has_its_alias(above: Any) -> None:
     assert params.meta == {"own": 1, "portico/upstream": "evil"}
 
 
+@pytest.mark.broken_frames("the upstream's elicitationId is passed on, which 2026-07-28 does not list")
 @pytest.mark.parametrize("above", ERAS)
 async def test_url_elicitation_of_an_upstream_has_its_alias(above: Any) -> None:
     seen: list[Any] = []

@@ -116,6 +116,8 @@ async def test_invalid_file_is_reported_and_the_server_stays_ready(
         return gateway.report()["configuration"]["failures"] >= times
 
     try:
+        # It is ready when every upstream was tried.
+        await gateway.settle(20)
         assert "configuration: ok" in await get("/readyz")
         file.write_text(INVALID[name])
         await until(lambda: fails(1))

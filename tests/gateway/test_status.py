@@ -206,7 +206,8 @@ async def test_not_ready_until_every_upstream_was_tried_once(tmp_path: Path) -> 
         assert {'portico_upstream_up{upstream="slow"} 1', 'portico_upstream_up{upstream="dead"} 0'} <= set(metrics)
 
 
-def test_an_upstream_that_was_not_tried_is_shown_as_such() -> None:
+def test_an_upstream_that_was_not_tried_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     report = Gateway({"dead": ["/there/is/no/such/program"]}).report()
     assert [(one["state"], one["up"]) for one in report["upstreams"]] == [("not tried", False)]
     assert "not tried yet" in _shown(report) and _is_healthy(report)

@@ -72,7 +72,9 @@ def fleet(request, postgres_server, tmp_path_factory) -> Iterator[str]:
     """The URL of a server that is several processes."""
     url = postgres_server.create_database()
     folders = [str(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
-    envs = [{"PORTICO_STORE": url, "TMPDIR": folder} for folder in folders]
+    # Processes that share PostgreSQL need a key that is not stored there.
+    shared = {"PORTICO_STORE": url, "PORTICO_SEALING_KEYS": "a key for these tests"}
+    envs = [{**shared, "TMPDIR": folder} for folder in folders]
     serve = partial(running, "portico", "serve", "many.py:server", "--transport", "http", "--port", "0")
     with ExitStack() as stack:
         if request.param == "workers":

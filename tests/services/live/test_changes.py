@@ -194,43 +194,43 @@ def test_a_property_that_is_read_otherwise_is_written_as_before(image: Interpret
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / "shop"
+def kiosk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "kiosk"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "util.py").write_text(
         'RATE = 2\n\n\ndef total(prices):\n    """Add up."""\n    return sum(prices) * RATE\n\n\n'
         "def last():\n    return 1\n"
     )
-    (folder / "cart.py").write_text("from shop.util import total\n\n\ndef due(prices):\n    return total(prices)\n")
+    (folder / "cart.py").write_text("from kiosk.util import total\n\n\ndef due(prices):\n    return total(prices)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in ("shop", "shop.util", "shop.cart"):
+    for name in ("kiosk", "kiosk.util", "kiosk.cart"):
         sys.modules.pop(name, None)
 
 
-def test_a_function_of_a_module_is_read_and_changed(image: Interpreter, shop: Path) -> None:
-    found = image.answer("method_source", {"className": "shop.util", "selector": "total"})
-    assert (found["className"], found["kind"], found["line"]) == ("shop.util", "function", 4)
+def test_a_function_of_a_module_is_read_and_changed(image: Interpreter, kiosk: Path) -> None:
+    found = image.answer("method_source", {"className": "kiosk.util", "selector": "total"})
+    assert (found["className"], found["kind"], found["line"]) == ("kiosk.util", "function", 4)
     assert "sum(prices) * RATE" in found["source"]
-    image.evaluate("from shop import cart\nfrom shop.util import total as mine")
+    image.evaluate("from kiosk import cart\nfrom kiosk.util import total as mine")
     told = image.answer(
-        "define_method", {"className": "shop.util", "source": "def total(prices):\n    return max(prices) * RATE"}
+        "define_method", {"className": "kiosk.util", "source": "def total(prices):\n    return max(prices) * RATE"}
     )
-    assert (told["className"], told["selector"], told["kind"]) == ("shop.util", "total", "changed")
-    assert told["changedClasses"]["shop.util"] == ["total"]
+    assert (told["className"], told["selector"], told["kind"]) == ("kiosk.util", "total", "changed")
+    assert told["changedClasses"]["kiosk.util"] == ["total"]
     # Also where the function was imported by its name.
     assert value(image, "cart.due([1, 5]), mine([1, 5])") == "(10, 10)"
-    assert "max(prices)" in image.answer("method_source", {"className": "shop.cart", "selector": "total"})["source"]
+    assert "max(prices)" in image.answer("method_source", {"className": "kiosk.cart", "selector": "total"})["source"]
 
 
-def test_a_changed_function_is_in_the_patch(image: Interpreter, shop: Path) -> None:
-    image.define_method("shop.util", "def total(prices):\n    return max(prices) * RATE")
-    image.define_method("shop.util", "def fresh():\n    return 3")
-    subprocess.run(["git", "init", "-q"], cwd=shop, check=True)
+def test_a_changed_function_is_in_the_patch(image: Interpreter, kiosk: Path) -> None:
+    image.define_method("kiosk.util", "def total(prices):\n    return max(prices) * RATE")
+    image.define_method("kiosk.util", "def fresh():\n    return 3")
+    subprocess.run(["git", "init", "-q"], cwd=kiosk, check=True)
     patch = image.list_changes()["patch"]
-    subprocess.run(["git", "apply", "-"], cwd=shop, input=patch.encode(), check=True)
-    text = (shop / "shop" / "util.py").read_text()
+    subprocess.run(["git", "apply", "-"], cwd=kiosk, input=patch.encode(), check=True)
+    text = (kiosk / "kiosk" / "util.py").read_text()
     assert "max(prices)" in text and "sum(prices)" not in text
     assert text.endswith("def last():\n    return 1\n\n\ndef fresh():\n    return 3\n")
 
@@ -249,21 +249,21 @@ def test_a_class_is_found_before_a_module_of_the_same_name(image: Interpreter) -
     assert [one["className"] for one in found["methods"]] == ["datetime"]
 
 
-def test_names_of_functions_are_suggested_and_searched(image: Interpreter, shop: Path) -> None:
-    with pytest.raises(InspectionError, match=r"shop\.util has no 'totle'\. Did you mean total"):
-        image.answer("method_source", {"className": "shop.util", "selector": "totle"})
+def test_names_of_functions_are_suggested_and_searched(image: Interpreter, kiosk: Path) -> None:
+    with pytest.raises(InspectionError, match=r"kiosk\.util has no 'totle'\. Did you mean total"):
+        image.answer("method_source", {"className": "kiosk.util", "selector": "totle"})
     with pytest.raises(InspectionError, match="is not a function, it is a int"):
-        image.answer("method_source", {"className": "shop.util", "selector": "RATE"})
-    found = image.answer("search_methods", {"pattern": "t*l", "className": "shop.util"})
+        image.answer("method_source", {"className": "kiosk.util", "selector": "RATE"})
+    found = image.answer("search_methods", {"pattern": "t*l", "className": "kiosk.util"})
     assert [(one["selector"], one["kind"]) for one in found["methods"]] == [("total", "function")]
-    with pytest.raises(InspectionError, match=r"There is no class 'shop\.nothing'"):
-        image.answer("method_source", {"className": "shop.nothing", "selector": "x"})
+    with pytest.raises(InspectionError, match=r"There is no class 'kiosk\.nothing'"):
+        image.answer("method_source", {"className": "kiosk.nothing", "selector": "x"})
 
 
-def test_a_function_that_cannot_be_made_leaves_the_module_alone(image: Interpreter, shop: Path) -> None:
+def test_a_function_that_cannot_be_made_leaves_the_module_alone(image: Interpreter, kiosk: Path) -> None:
     with pytest.raises(InspectionError, match="ZeroDivisionError"):
-        image.answer("define_method", {"className": "shop.util", "source": "@(lambda f: 1 / 0)\ndef total(p): ..."})
-    assert value(image, "__import__('shop.util').util.total([1])") == "2"
+        image.answer("define_method", {"className": "kiosk.util", "source": "@(lambda f: 1 / 0)\ndef total(p): ..."})
+    assert value(image, "__import__('kiosk.util').util.total([1])") == "2"
     assert image.list_changes()["total"] == 0
 
 
@@ -284,19 +284,19 @@ def test_a_change_is_undone(image: Interpreter) -> None:
         image.answer("undo_change", asked)
 
 
-def test_what_was_added_is_removed_again(image: Interpreter, shop: Path) -> None:
+def test_what_was_added_is_removed_again(image: Interpreter, kiosk: Path) -> None:
     image.define_method("Account", "def __hidden(self): return self.__secret")
     assert image.answer("undo_change", {"className": "Account", "selector": "__hidden"})["kind"] == "removed"
     assert value(image, "hasattr(account, '_Account__hidden')") == "False"
-    image.define_method("shop.util", "def fresh(): ...")
-    assert image.answer("undo_change", {"className": "shop.util", "selector": "fresh"})["kind"] == "removed"
+    image.define_method("kiosk.util", "def fresh(): ...")
+    assert image.answer("undo_change", {"className": "kiosk.util", "selector": "fresh"})["kind"] == "removed"
     with pytest.raises(InspectionError, match="has no 'fresh'"):
-        image.answer("method_source", {"className": "shop.util", "selector": "fresh"})
+        image.answer("method_source", {"className": "kiosk.util", "selector": "fresh"})
 
 
-def test_a_changed_function_is_restored_wherever_it_was_imported(image: Interpreter, shop: Path) -> None:
-    image.evaluate("from shop import cart, util")
-    image.define_method("shop.util", "def total(prices):\n    return 0")
+def test_a_changed_function_is_restored_wherever_it_was_imported(image: Interpreter, kiosk: Path) -> None:
+    image.evaluate("from kiosk import cart, util")
+    image.define_method("kiosk.util", "def total(prices):\n    return 0")
     assert value(image, "cart.due([1, 5])") == "0"
     image.answer("undo_change", {"className": "util", "selector": "total"})
     assert value(image, "cart.due([1, 5]), util.total([1])") == "(12, 2)"

@@ -136,7 +136,8 @@ def test_weak_matches_are_marked(shell: Shell, capsys: pytest.CaptureFixture[str
     assert "MATCH" not in shell("recall", "staging server port", "-o", "table", plain=True)
 
 
-def test_the_project_is_shown_where_several_are_listed(shell: Shell) -> None:
+def test_the_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     for project in ("github.com/ann/shop", "github.com/ann/site"):
         shell("capture", f"The port of {project} is 8080", "-n", "config", "--project", project)
     shown = shell("list", "-f", "project:*", "-o", "text", plain=True)

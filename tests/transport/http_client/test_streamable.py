@@ -133,7 +133,7 @@ async def test_a_tool_with_a_bad_annotation_is_hidden_and_no_other(
     async with Client(there.url) as client:
         assert [tool.name for tool in await client.list_tools()] == ["move"]
     [warning] = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert "'bad'" in warning.message
+    assert "'bad'" in warning.getMessage()
 
 
 @pytest.mark.requirement("http.param-headers-stale")

@@ -121,7 +121,7 @@ FORMS: dict[str, CommandForm] = {
         action_options={
             "--namespace": "capture recall list edit export",
             "--tag": "capture recall list edit export",
-            "--filter": "recall list export",
+            "--filter": "recall list delete export",
             "--domain": "capture",
             "--source": "capture",
             "--author": "capture",
@@ -132,7 +132,7 @@ FORMS: dict[str, CommandForm] = {
             "--format": "export import",
             "--direction": "sync",
             "--remote": "sync",
-            "--confirm": "sync",
+            "--confirm": "delete sync",
             "--undo": "sync",
             "--secrets": "capture edit import sync",
             "--personal": "capture edit import sync",

@@ -131,7 +131,7 @@ class RunStore:
                 raise ToolError(
                     "Runs in PostgreSQL need a key that is not in the database, or a role that can write to it could "
                     "run scripts as any caller: the operator has to set PORTICO_SEALING_KEYS.",
-                    kind="StorageError",
+                    kind="ToolExecutionError",
                 )
             await database.migrate("code", MIGRATIONS)
         except BaseException:

@@ -185,28 +185,37 @@ def _protect(
     """
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
     announce: Callable[[str], None] | None = None
-    if _needs_token(server, arguments):
-        if arguments.open or (serving is not None and serving.open):
-            why = "--open" if arguments.open else "open = true in its settings"
-            announce = partial(_announce_open, f"No token is required ({why}): every user of this machine has access.")
-        else:
-            known = local_token.find(port, arguments.data) if port else None
-            options["token"] = known or local_token.make()
-            announce = partial(_announce_token, options["token"], arguments.data, known is None)
+    if not _is_personal(server, arguments) or server.auth is not None or os.environ.get("PORTICO_TOKEN"):
+        pass
+    elif arguments.open or (serving is not None and serving.open):
+        why = "--open" if arguments.open else "open = true in its settings"
+        announce = partial(_announce_open, f"No token is required ({why}): every user of this machine has access.")
+    elif _is_near(arguments):
+        known = local_token.find(port, arguments.data) if port else None
+        options["token"] = known or local_token.make()
+        announce = partial(_announce_token, options["token"], arguments.data, known is None)
+        if not port and arguments.workers is not None:
+            # Workers of an inherited socket have no port to find the file by.
+            os.environ["PORTICO_TOKEN"] = options["token"]
     announce = _with_operator(server, arguments, options, port, announce)
     if arguments.target is None:
         announce = welcome.after(announce, server, arguments)
     return announce
 
 
-def _needs_token(server: Server, arguments: argparse.Namespace) -> bool:
-    """Return whether a server holds personal data or credentials, and only a token could protect it here."""
+def _is_personal(server: Server, arguments: argparse.Namespace) -> bool:
+    """Return whether a server holds personal data or credentials."""
     services = {service.name for service in server.services}
     # With an operator, services that are not served yet may be switched on.
-    is_personal = bool(_PERSONAL & services) or OPERATOR in services or _is_gateway(arguments)
-    # The path of a Unix socket is for this user alone; other addresses require authentication or --insecure anyway.
-    is_near = arguments.unix is None and bind_address.Place(host=arguments.host, fd=arguments.fd).is_local()
-    return is_personal and is_near and server.auth is None and not os.environ.get("PORTICO_TOKEN")
+    return bool(_PERSONAL & services) or OPERATOR in services or _is_gateway(arguments)
+
+
+def _is_near(arguments: argparse.Namespace) -> bool:
+    """Return whether other users of this machine, and nobody else, can connect.
+
+    The path of a Unix socket is for this user alone; other addresses require authentication or --insecure anyway.
+    """
+    return arguments.unix is None and bind_address.Place(host=arguments.host, fd=arguments.fd).is_local()
 
 
 def _with_operator(

@@ -19,7 +19,7 @@ TOO_DEEP = f"nested too deeply: at most {MAX_JSON_DEPTH} levels are accepted"
 
 T = TypeVar("T")
 
-_OTHER_BYTES = bytes(set(range(256)) - set(b'"{}[]'))
+_OTHER_BYTES = bytes(set(range(256)) - set(b'"{}[]:,'))
 # With one kind of brackets, a pair that holds nothing is "{}".
 _ONE_KIND = bytes.maketrans(b"[]", b"{}")
 # Removing the innermost pairs takes one level off. Few documents have anything left after this many rounds.
@@ -38,10 +38,20 @@ def exceeds_depth(data: bytes | str, max_depth: int = MAX_JSON_DEPTH) -> bool:
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)
     if text.count(b"{") + text.count(b"[") <= max_depth:
         return False
-    # Drop escaped quotes, then everything but quotes and brackets. Most strings are two quotes then; the rest is split,
-    # and every second part is inside a string.
+    return is_too_deep(punctuation_of(text), max_depth)
+
+
+def punctuation_of(text: bytes) -> bytes:
+    """Return the brackets, colons and commas of a JSON text that are not inside strings."""
+    # Drop escaped quotes, then everything but quotes and punctuation. Most strings are two quotes then; the rest is
+    # split, and every second part is inside a string.
     left = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER_BYTES).replace(b'""', b"")
-    brackets = b"".join(left.split(b'"')[::2]).translate(_ONE_KIND)
+    return b"".join(left.split(b'"')[::2])
+
+
+def is_too_deep(punctuation: bytes, max_depth: int = MAX_JSON_DEPTH) -> bool:
+    """Return whether a JSON text with this punctuation is nested deeper than `max_depth`."""
+    brackets = punctuation.translate(_ONE_KIND, b":,")
     for levels in range(min(_ROUNDS, max_depth)):
         if len(brackets) <= 2 * (max_depth - levels):
             return False

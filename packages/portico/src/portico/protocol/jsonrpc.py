@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from portico.protocol.errors import InvalidRequest, ParseError, ProtocolError
-from portico.protocol.json_depth import MAX_JSON_DEPTH, TOO_DEEP, exceeds_depth
+from portico.protocol.json_depth import MAX_JSON_DEPTH, TOO_DEEP, is_too_deep, punctuation_of
 from portico.protocol.versions import V2025_11_25, Revision
 
 RequestId = int | str
@@ -24,7 +24,6 @@ MOST_ARGUMENTS = 1000
 # Reading so many of either takes some fifty milliseconds, in which nothing else is done.
 MOST_NODES = 200_000
 MOST_COMMAS = 500_000
-_NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 LARGEST_ID = 2**63 - 1
@@ -110,27 +109,27 @@ def decode(data: bytes, most_nodes: int = sys.maxsize) -> Frame | Malformed | li
         # msgspec skips over what it is not asked to look at, and bad UTF-8 could hide there.
         if not data.isascii():
             data.decode()
-        if len(data) > most_nodes and _has_too_many(data, most_nodes):
-            few = f"a message has at most {most_nodes} objects, arrays and members, and {MOST_COMMAS} values"
-            return Malformed(InvalidRequest(f"Invalid request: {few}"))
-        # Most messages have fewer brackets than levels are allowed, so that their depth need not be determined.
-        if data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH and exceeds_depth(data):
-            return _too_deep(data)
+        # Most messages have so few brackets, colons and commas that it does not matter which of them are in strings.
+        brackets = data.count(b"{") + data.count(b"[")
+        may_be_large = len(data) > most_nodes and (
+            brackets + data.count(b":") > most_nodes or data.count(b",") > MOST_COMMAS
+        )
+        if may_be_large or brackets > MAX_JSON_DEPTH:
+            punctuation = punctuation_of(data)
+            if may_be_large and _has_too_many(punctuation, most_nodes):
+                few = f"a message has at most {most_nodes} objects, arrays and members, and {MOST_COMMAS} values"
+                return Malformed(InvalidRequest(f"Invalid request: {few}"))
+            if is_too_deep(punctuation):
+                return _too_deep(data)
         return _checked(_frame.decode(data), data)
     except Exception as failure:
         return _unreadable(data, failure)
 
 
-def _has_too_many(data: bytes, most_nodes: int) -> bool:
+def _has_too_many(punctuation: bytes, most_nodes: int) -> bool:
     """Whether there are more objects, arrays and members than that, or more values than MOST_COMMAS."""
-    nodes = data.count(b"{") + data.count(b"[") + data.count(b":")
-    if nodes <= most_nodes and data.count(b",") <= MOST_COMMAS:
-        return False
-    # Of each text only its quotes are left, and what is between an odd one and the next is inside.
-    left = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_NODES).replace(b'""', b"")
-    outside = b"".join(left.split(b'"')[::2])
-    commas = outside.count(b",")
-    return len(outside) - commas > most_nodes or commas > MOST_COMMAS
+    nodes = punctuation.count(b"{") + punctuation.count(b"[") + punctuation.count(b":")
+    return nodes > most_nodes or punctuation.count(b",") > MOST_COMMAS
 
 
 def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:

@@ -74,8 +74,8 @@ class MemoryTools:
     ) -> results.Captured:
         """Store a memory: a decision, a finding, a preference, anything worth knowing in a later conversation.
 
-        One thought per memory. Answers with its id and URN, with the memory that says the same if there is one, and
-        with memories that seem to say otherwise. Secrets are refused or blacked out.
+        One thought per memory. Returns its id and URN, a memory that says the same if there is one, and memories
+        that seem to disagree. Secrets are refused or masked.
         """
         memories = await self._access.writable(ctx)
         checked_namespace(namespace)
@@ -132,10 +132,10 @@ class MemoryTools:
     ) -> results.Recalled:
         """Find memories by what they say, best first. Without a query, list them, newest first.
 
-        A memory whose `match` is weak has little of what was asked for; where none has anything, the newest are shown.
+        A memory whose `match` is weak has little of what was asked for; without any match, the newest are shown.
 
-        Look here before asking the user something they may have said before, and before deciding anything that may
-        have been decided. Content may be cut; memory_get gives all of it.
+        Call it before asking the user something they may have said before, and before a decision that may exist.
+        Long content is cut; memory_get returns all of it.
         """
         memories = await self._access.memories(ctx)
         if namespace is not None:

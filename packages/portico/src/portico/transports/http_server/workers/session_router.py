@@ -120,13 +120,19 @@ class SessionSearch:
         self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter
     ) -> bool:
         """Whether the session is here now, so that we answer. False: it was answered."""
-        for _ in range(MOST_TRIES):
+        for attempt in range(1, MOST_TRIES + 1):
             target = self._moved.get(id, owner)
             # Rows are read for many at a time, and a worker is asked for each.
             here = target in self._leaving and await self._is_here(endpoint, id, target, "leaving")
             if not here:
                 target = self._moved.get(id, owner)
-                outcome = await self._delivery.send(target, request, writer)
+                try:
+                    outcome = await self._delivery.send(target, request, writer)
+                except sending.Unreachable:
+                    # A worker that stops removes its socket first, and says in its rows a moment later that it is gone.
+                    if attempt == MOST_TRIES:
+                        raise
+                    outcome = "leaving"
                 if outcome == "answered":
                     return False
                 if outcome == "leaving":
