@@ -128,7 +128,7 @@ class SessionSearch:
                 target = self._moved.get(id, owner)
                 try:
                     outcome = await self._delivery.send(target, request, writer)
-                except sending.Unreachable:
+                except reverse_proxy.Unreachable:
                     # A worker that stops removes its socket first, and says in its rows a moment later that it is gone.
                     if attempt == MOST_TRIES:
                         raise
