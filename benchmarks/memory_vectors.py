@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = model_loader.find(MODELS) or model_download.fetch(MODELS)
     if importlib.util.find_spec("numpy") is None:
-        raise SystemExit("numpy is not installed: pip install 'portico[memory-vectors]'")
+        raise SystemExit("numpy is not installed: pip install 'portico-services[memory-vectors]'")
     kinds: dict[str, type[MiniLM] | type[Int8MiniLM]] = {"numpy": MiniLM}
     if importlib.util.find_spec("ctranslate2") is not None:
         kinds["eight bits"] = Int8MiniLM

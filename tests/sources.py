@@ -6,6 +6,18 @@ import ast
 from functools import cache
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+# The import packages of this repository, and their folders.
+PACKAGES = {path.name: path for path in sorted(ROOT.glob("packages/*/src/*")) if path.is_dir()}
+MODULES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """Return the name of a module by its file."""
+    package = next(folder for folder in PACKAGES.values() if path.is_relative_to(folder))
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
 
 @cache
 def tree(path: Path) -> ast.Module:

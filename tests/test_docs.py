@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import sources
+
 ROOT = Path(__file__).parent.parent
 # docs/specifications/ is generated, and has tests of its own.
 PAGES = sorted(
@@ -83,11 +85,10 @@ def test_python_runs_alone_when_it_is_pasted(page: Path, tmp_path: Path) -> None
 
 def test_the_architecture_page_names_the_folders_there_are() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    for folder in (ROOT / "src" / "portico").iterdir():
-        if folder.is_dir() and folder.name != "__pycache__" and folder.name != "profiles":
-            assert f"{folder.name}/" in text
-    for name in re.findall(r"(?:─▶|◀─) +([a-z]+/[a-z]+\.py)", text):
-        assert (ROOT / "src" / "portico" / name).exists(), name
+    for package in sources.PACKAGES.values():
+        for folder in package.iterdir():
+            if folder.is_dir() and folder.name not in ("__pycache__", "migrations"):
+                assert f"{folder.name}/" in text, folder
 
 
 def test_every_decision_is_on_the_list() -> None:
@@ -97,9 +98,12 @@ def test_every_decision_is_on_the_list() -> None:
 
 
 def test_every_extra_is_explained() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    rows = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
-    assert rows == [name for name in extras if name not in ("dev", "docs", "peers")]
+    extras = tomllib.loads((ROOT / "packages" / "portico" / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    page = (ROOT / "docs" / "install.md").read_text().partition("Extras of the other packages")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    assert rows == list(extras)
 
 
 def test_every_page_is_in_the_site() -> None:
@@ -111,7 +115,7 @@ def test_every_page_is_in_the_site() -> None:
 @pytest.mark.parametrize("door", ["__init__.py", "extend.py"])
 def test_every_public_name_can_be_shown_in_the_reference(door: str) -> None:
     """What makes the site reads definitions, and no assignment to several names at once."""
-    for block in ast.parse((ROOT / "src" / "portico" / door).read_text()).body:
+    for block in ast.parse((sources.PACKAGES["portico"] / door).read_text()).body:
         for one in block.body if isinstance(block, ast.If) else []:
             if isinstance(one, ast.ImportFrom) and str(one.module).startswith("portico."):
                 defined = _defined(str(one.module))
@@ -119,7 +123,8 @@ def test_every_public_name_can_be_shown_in_the_reference(door: str) -> None:
 
 
 def _defined(module: str) -> set[str]:
-    place = (ROOT / "src").joinpath(*module.split("."))
+    package, *rest = module.split(".")
+    place = sources.PACKAGES[package].joinpath(*rest)
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     names: set[str] = set()
     for one in ast.parse(file.read_text()).body:

@@ -399,7 +399,7 @@ def test_a_condition_without_the_extra_says_what_to_install(monkeypatch: pytest.
 
 
 async def test_conditions_look_at_who_asks_and_with_what() -> None:
-    pytest.importorskip("cel_expr_python", reason="conditions need portico[cel]")
+    pytest.importorskip("cel_expr_python", reason="conditions need portico-gateway[cel]")
     server = said(
         forge(),
         rule=[
@@ -440,7 +440,7 @@ async def test_conditions_look_at_who_asks_and_with_what() -> None:
 )
 def test_what_another_may_read_otherwise_is_no_way_around_a_condition(arguments: bytes) -> None:
     """A gateway sends arguments on as they came, and what an upstream makes of them is its own affair."""
-    pytest.importorskip("cel_expr_python", reason="conditions need portico[cel]")
+    pytest.importorskip("cel_expr_python", reason="conditions need portico-gateway[cel]")
     what, call = Owned("forge", "delete_repo"), Call(method="tools/call", principal=OPS)
     denying = [
         {"tool": "forge.*", "deny": True, "when": "has(args.about) && args.about.repo == 'main'"},

@@ -112,7 +112,7 @@ def test_the_banner_names_what_works_here(plain: Path, tmp_path: Path) -> None:
     try:
         banner = serving.read_until("Console: ")
         assert "contracts: needs portico[schema]" in banner
-        assert "system_info, process_list: need portico[system]" in banner
+        assert "system_info, process_list: need portico-services[system]" in banner
         commands = [line.strip() for line in banner.splitlines() if line.startswith("    portico ")]
         assert len(commands) == 2 and commands[1].endswith(" memory_status")
         for command in commands:

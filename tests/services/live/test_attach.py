@@ -15,8 +15,8 @@ from prison import REVISION, Talk, until
 
 from portico import Client, Server, ToolError, UsageError
 from portico_services.livepython import attach
-from portico_services.livepython import attach as attached
-from portico_services.livepython.attach import Attached
+from portico_services.livepython import attachment as attached
+from portico_services.livepython.attachment import Attached
 
 
 class Account:

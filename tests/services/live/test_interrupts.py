@@ -11,7 +11,7 @@ import pytest
 from prison import REVISION, Talk, jail_only, until
 
 from portico import Client, Server
-from portico_services.livepython.attach import Attached
+from portico_services.livepython.attachment import Attached
 from portico_services.livepython.sandbox import worker
 
 Begin = Callable[..., Any]

@@ -13,7 +13,7 @@ from prison import REVISION, Talk, jail_only
 from portico import Client, Server
 from portico.extend import Principal
 from portico_services.livepython import Live, session_files, session_tools
-from portico_services.livepython.attach import Attached
+from portico_services.livepython.attachment import Attached
 
 Begin = Callable[..., Any]
 pytestmark = jail_only

@@ -16,7 +16,7 @@ from portico_services.memory.search.minilm import TOGETHER, MiniLM
 from portico_services.memory.search.minilm_int8 import Int8MiniLM
 from portico_services.memory.search.wordpiece import WordPieces
 
-np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
+np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico-services[memory-vectors]'")
 
 MOST = 192
 # What is stored was computed once, and stays.

@@ -26,7 +26,7 @@ from portico_services.memory.store import statistics
 from portico_services.memory.store.capture import Draft
 from portico_services.memory.store.memory_store import Memories
 
-np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
+np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico-services[memory-vectors]'")
 
 PATIENCE = 60
 ROOT = Path(__file__).resolve().parents[3]

@@ -176,7 +176,7 @@ async def test_without_what_seals_cursors_there_is_no_next_page_and_that_is_told
         page = await ask(client, tool, limit=1, **asked)
         assert page["hasMore"]
         assert page["nextCursor"] is None
-        assert any("cryptography" in problem and "portico[system]" in problem for problem in page["problems"])
+        assert any("cryptography" in problem and "portico-services[system]" in problem for problem in page["problems"])
         assert "cryptography" in await refused(client, tool, limit=1, cursor="x", **asked)
 
 

@@ -11,7 +11,7 @@ from portico.server.policy.settings import AccessSection
 
 if TYPE_CHECKING:
     from portico.auth.resource_server import ResourceServer
-    from portico.auth.settings import AuthorizationSettings, LoginProvider
+    from portico.auth.settings import AuthorizationSettings, LoginServer
     from portico.auth.verifiers.base import Verifier
     from portico.server.server import Server
     from portico_gateway.authserver.server import Face
@@ -34,7 +34,7 @@ def make_proxy(about: dict[str, Any], entry: dict[str, Any]) -> Gateway:
     return gateway
 
 
-def add_login(server: Server, settings: AuthorizationSettings, home: str, audience: str) -> LoginProvider | None:
+def add_login(server: Server, settings: AuthorizationSettings, home: str, audience: str) -> LoginServer | None:
     """Add the pages of `[auth.proxy]` or `[auth.login]` to a server."""
     from portico_gateway.authserver import settings as login_settings
 
@@ -43,10 +43,10 @@ def add_login(server: Server, settings: AuthorizationSettings, home: str, audien
         login_settings.let_connect(server, settings.login, home, settings.claims.id)
         return None
     proxy = login_settings.read(settings.proxy)
-    return _Login(login_settings.put_on(server, proxy, home, audience, only=settings.audience is not None))
+    return _ProxyLogin(login_settings.put_on(server, proxy, home, audience, only=settings.audience is not None))
 
 
-class _Login:
+class _ProxyLogin:
     def __init__(self, face: Face) -> None:
         self._face = face
 

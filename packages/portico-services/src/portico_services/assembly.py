@@ -193,7 +193,7 @@ def _partly_unavailable(server: Server, place: ServicePlace) -> dict[str, str]:
         return {}
     missing = {}
     if not has_psutil():
-        missing["system_info, process_list"] = "need portico[system]"
+        missing["system_info, process_list"] = "need portico-services[system]"
     if place.over_http and server.tools.get("fs_read") is None:
         missing["fs_* tools"] = "need --root PATH over HTTP"
     return missing
@@ -356,7 +356,9 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace, *, named: b
     try:
         kind = getattr(load_module(home[0]), home[1])
     except ImportError as missing:
-        raise UsageError(f"it needs a package that is not installed: portico[{name}] ({missing.name})") from None
+        raise UsageError(
+            f"it needs a package that is not installed: portico-services[{name}] ({missing.name})"
+        ) from None
     given = {
         **_usual(name, place),
         **expand_paths(kind.__init__, options),

@@ -14,7 +14,6 @@ from portico._lazy import public_names
 # ruff: isort: off
 # fmt: off
 if TYPE_CHECKING:
-    from portico import safe_open as safe_open, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
     from portico.rpc.rate_limit import Rate as Rate
     from portico.server.policy.settings import set_access as set_access
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
         decode_bounded as decode_bounded,
         exceeds_depth as exceeds_depth,
     )
-    from portico.protocol import translation as translation
     from portico.rpc.call import (
         Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
         Members as Members, Middleware as Middleware, Reply as Reply, members as members,
@@ -175,7 +173,6 @@ if TYPE_CHECKING:
         ServerCapabilities as ServerCapabilities,
     )
     from portico.protocol.methods import Method as Method, add_method as add_method
-    from portico.protocol import notifications as notifications
     from portico.protocol.prompts import (
         GetPromptParams as GetPromptParams,
         GetPromptResult as GetPromptResult,
@@ -215,8 +212,6 @@ if TYPE_CHECKING:
     from portico.protocol.uri_template import Template as Template
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "portico.safe_open": (),
-    "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
     "portico.rpc.rate_limit": ("Rate",),
     "portico.server.policy.settings": ("ACCESS_SECTIONS", "set_access"),
@@ -234,7 +229,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.search.fuzzy_names": ("NearNames",),
     "portico.search.synonyms": ("neighbours",),
     "portico.search.text": ("STOP", "camel_parts", "listed", "stem", "words"),
-    "portico.protocol.translation": (),
     "portico.rpc.call": (
         "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
     ),
@@ -296,7 +290,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "portico.protocol.meta": ("ClientCapabilities", "Icon", "Implementation", "Params", "ServerCapabilities"),
     "portico.protocol.methods": ("Method", "add_method"),
-    "portico.protocol.notifications": (),
     "portico.protocol.prompts": (
         "GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage",
         "ListPromptsResult",

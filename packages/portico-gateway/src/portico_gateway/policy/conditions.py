@@ -1,4 +1,4 @@
-"""`when`: a condition in CEL, over who asks, what is asked for and with which arguments. An extra: `portico[cel]`."""
+"""`when`: a condition in CEL, over who asks, what is asked for and with which arguments. An extra: `portico-gateway[cel]`."""
 
 from __future__ import annotations
 
@@ -102,6 +102,8 @@ def _environment(where: str) -> Any:
         try:
             cel = load_module("cel_expr_python.cel")
         except ImportError:
-            raise UsageError(f"{where} is a condition in CEL, which needs: pip install 'portico[cel]'") from None
+            raise UsageError(
+                f"{where} is a condition in CEL, which needs: pip install 'portico-gateway[cel]'"
+            ) from None
         _environments.append(cel.NewEnv(variables=dict.fromkeys(_VARIABLES, cel.Type.DYN)))
     return _environments[0]

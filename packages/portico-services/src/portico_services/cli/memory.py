@@ -349,7 +349,7 @@ async def _conflicts(shell: ServiceShell) -> None:
 def _model(arguments: argparse.Namespace) -> int:
     """Download the embedding model for search by meaning. Nothing else ever downloads it."""
     if importlib.util.find_spec("numpy") is None:
-        raise UsageError("the model needs numpy: pip install 'portico[memory-vectors]', then run this again")
+        raise UsageError("the model needs numpy: pip install 'portico-services[memory-vectors]', then run this again")
     folder = model_loader.find(data_directory(arguments.data))
     if folder is None:
         data = made_directory(arguments.data)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from portico._lazy import public_names
 
 if TYPE_CHECKING:
-    from portico_services.livepython.attach import Attached, attach
+    from portico_services.livepython.attachment import Attached, attach
     from portico_services.livepython.service import Live
 
 _HOMES = {
-    "portico_services.livepython.attach": ("Attached", "attach"),
+    "portico_services.livepython.attachment": ("Attached", "attach"),
     "portico_services.livepython.service": ("Live",),
 }
 

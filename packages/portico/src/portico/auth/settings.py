@@ -125,7 +125,7 @@ def changed(settings: AuthorizationSettings | None, given: Mapping[str, Any]) ->
     return msgspec.structs.replace(settings or AuthorizationSettings(), **given)
 
 
-class LoginProvider(Protocol):
+class LoginServer(Protocol):
     """The authorization server of `[auth.proxy]`, as the resource server knows it."""
 
     @property
@@ -142,7 +142,7 @@ class LoginProvider(Protocol):
 
 def apply(server: Server, settings: AuthorizationSettings) -> None:
     """Set the authorization of a server, in place of its own."""
-    login: LoginProvider | None = None
+    login: LoginServer | None = None
     if settings.proxy is not None or settings.login is not None:
         section = "proxy" if settings.proxy is not None else "login"
         home, audience = _names(settings, section)
@@ -163,7 +163,7 @@ def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:
 
 
 def _resource_server(
-    settings: AuthorizationSettings, server: Server, login: LoginProvider | None = None
+    settings: AuthorizationSettings, server: Server, login: LoginServer | None = None
 ) -> ResourceServer:
     own: list[Verifier] = [] if login is None else [login.verifier]
     scopes = settings.scopes_supported

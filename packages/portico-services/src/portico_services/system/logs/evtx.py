@@ -63,7 +63,7 @@ class EvtxReader:
         if find_spec("evtx") is None:
             raise MissingDependency(
                 "Reading a Windows event log file needs the Python package 'evtx', which is not installed here: "
-                "pip install 'portico[system]'"
+                "pip install 'portico-services[system]'"
             )
         self._child = subprocess.Popen(
             [sys.executable, "-I", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
