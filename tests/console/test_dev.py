@@ -149,10 +149,7 @@ def test_only_files_of_python_are_taken(tmp_path: Path) -> None:
 
 def test_dev_without_the_console_package_serves_and_names_it(file: Path, tmp_path: Path) -> None:
     words = ["dev", str(file), "--port", "0", "--data", str(tmp_path / "data")]
-    code = (
-        "import sys; sys.modules['portico_console'] = None\n"
-        f"from portico.cli.main import main; main({words!r})"
-    )
+    code = f"import sys; sys.modules['portico_console'] = None\nfrom portico.cli.main import main; main({words!r})"
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     try:
         assert child.stderr is not None
