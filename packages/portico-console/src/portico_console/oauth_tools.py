@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from portico.protocol.errors import ToolError, UsageError
 from portico.server.components.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transports.http_client.oauth_debugger import debug_discovery
@@ -17,8 +16,5 @@ class OAuthService(Service):
     @tool(annotations={"readOnlyHint": True, "openWorldHint": True})
     async def oauth_chain(self, url: str) -> ToolResult:
         """Run OAuth discovery against a server and report the findings of each step."""
-        try:
-            steps = await debug_discovery(url)
-        except UsageError as failure:
-            raise ToolError(str(failure)) from None
+        steps = await debug_discovery(url)
         return shown({"url": url, "steps": steps, "ok": all(step.ok for step in steps)})

@@ -351,5 +351,5 @@ async def _within(steps: Awaitable[list[T]]) -> list[T]:
     try:
         async with asyncio.timeout(30):
             return await steps
-    except (TimeoutError, UsageError):
+    except TimeoutError:
         return []

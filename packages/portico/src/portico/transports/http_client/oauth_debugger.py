@@ -15,7 +15,7 @@ from portico.auth.challenges import Demand, demand
 from portico.auth.errors import AuthorizationFailed
 from portico.auth.flow import Fetch, Fetched
 from portico.auth.metadata import MetadataSearch, discover
-from portico.protocol.errors import Error, UsageError
+from portico.protocol.errors import Error
 from portico.protocol.versions import MODERN
 from portico.transports.http_client.oauth_fetcher import Fetcher, addresses_of
 from portico.transports.http_client.responses import reason_of
@@ -70,10 +70,7 @@ class DiscoveryStep(Struct, kw_only=True):
 
 
 async def debug_discovery(url: str) -> list[DiscoveryStep]:
-    """Follow a server's metadata to its authorization server and return each step with its findings.
-
-    Raises UsageError if the URL is not valid.
-    """
+    """Follow a server's metadata to its authorization server and return each step with its findings."""
     fetcher = Fetcher(partial(addresses_of, url))
     try:
         return await _discover(url, fetcher)
@@ -115,8 +112,6 @@ async def _fetch_step(fetcher: Fetcher, asked: Fetch, name: str) -> tuple[Discov
     except Error as failure:
         step.add("error", "reachability", str(failure))
         return step, None
-    except ValueError:
-        raise UsageError(f"invalid URL {asked.url[:200]!r}: expected http:// or https://") from None
     step.status = answer.status
     step.headers = [(name, value[:2000]) for name, value in answer.headers if name != "set-cookie"]
     step.document = answer.document()
