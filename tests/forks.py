@@ -272,10 +272,10 @@ def _number(data: bytes) -> int:
 
 
 def load() -> None:
-    from portico.cli.main import COMMANDS
+    from portico.cli.commands import all_commands
     from portico_services.assembly import HOMES
 
-    for name in (*(command.module for command in COMMANDS.values()), *ALSO):
+    for name in (*(command.module for command in all_commands().values()), *ALSO):
         import_module(name)
     for name, service in HOMES.values():
         getattr(import_module(name), service)

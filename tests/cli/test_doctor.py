@@ -157,6 +157,12 @@ def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refus
         assert "as expected" not in found[about]["text"]
 
 
+@pytest.mark.parametrize("url", ["http://[bad", "http://a..b/mcp", f"https://{'a' * 64}.example/mcp"])
+def test_an_invalid_url_is_a_finding(examine: Any, url: str) -> None:
+    code, found = examine(url)
+    assert code == 1 and found["target"]["level"] == found["login, server"]["level"] == "error"
+
+
 def test_a_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
     assert "requires authentication" in examine(locked)[1]["target"]["text"]
     found = examine(locked, "--token", "for-another")[1]

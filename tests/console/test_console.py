@@ -576,6 +576,13 @@ async def test_the_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | No
         assert chain["steps"][2]["document"]["issuer"] == base
 
 
+@pytest.mark.parametrize("url", ["nonsense", "http://[bad", "http://a..b/mcp", "http://127.0.0.1:99999/mcp"])
+async def test_oauth_discovery_reports_an_invalid_url_as_a_finding(url: str) -> None:
+    async with asking(Console(mode="console", opens=True)) as ask:
+        chain = await ask("oauth_chain", url=url)
+    assert not chain["ok"] and chain["steps"][0]["findings"][0]["level"] == "error"
+
+
 async def test_tasks_are_shown_cancelled_and_tried_again(tmp_path: Path) -> None:
     server = Server("slow", store=str(tmp_path / "tasks.db"))
 

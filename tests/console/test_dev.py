@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, UsageError
+from portico import Client, Server, SyncClient, UsageError
+from portico.cli.reloader import Reloader
 from portico.extend import serve_http
 from portico_console import Console
-from portico_console.hot_reload import Reloader
 
 FILE = """\
 from contextlib import asynccontextmanager
@@ -62,11 +62,11 @@ def write(path: Path, text: str) -> None:
 @asynccontextmanager
 async def developed(file: Path) -> AsyncIterator[tuple[str, Reloader, Server]]:
     reloader = Reloader(str(file))
-    server = reloader.first()
+    server = reloader.load_initial()
     stop = asyncio.Event()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop))
-    following = asyncio.create_task(reloader.follow(server))
+    following = asyncio.create_task(reloader.watch(server))
     try:
         yield await asyncio.wait_for(ready, 20), reloader, server
     finally:
@@ -141,10 +141,26 @@ async def test_a_file_that_is_broken_at_the_start_is_served_when_it_is_mended(fi
 
 
 def test_only_files_of_python_are_taken(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(UsageError, match="expected path/to/file"):
         Reloader("module:object")
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="file not found"):
         Reloader(str(tmp_path / "absent.py"))
+
+
+def test_dev_without_the_console_package_serves_and_names_it(file: Path, tmp_path: Path) -> None:
+    words = ["dev", str(file), "--port", "0", "--data", str(tmp_path / "data")]
+    code = f"import sys; sys.modules['portico_console'] = None\nfrom portico.cli.main import main; main({words!r})"
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        first, second = child.stderr.readline(), child.stderr.readline()
+        assert "portico[console]" in second
+        url = first.split()[-1]
+        with SyncClient(url) as client:
+            assert client.call_tool("tool_1").text == "a1"
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
 
 
 @pytest.mark.parametrize("command", ["dev", "console", "serve"])

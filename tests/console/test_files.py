@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import portico
+import portico_console
 
-PAGE = Path(portico.__file__).parent / "console" / "page"
+PAGE = Path(portico_console.__file__).parent / "static"
 SCRIPTS = sorted(PAGE.rglob("*.js"))
 FIRST, ALL = 140_000, 225_000
 IMPORTED = re.compile(r'from "(\.[^"]+)"')

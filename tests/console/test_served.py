@@ -160,8 +160,8 @@ async def test_a_console_for_any_server(serve: Serve, file: str) -> None:
     [
         (["serve", "{file}", "--port", "0", "--console", "sometimes"], "off, local or scope:NAME"),
         (["console", "absent.py"], "there is no file absent.py"),
-        (["dev", "absent.py"], "there is no file absent.py"),
-        (["dev", "some:thing"], "no file of Python"),
+        (["dev", "absent.py"], "file not found: absent.py"),
+        (["dev", "some:thing"], "expected path/to/file.py"),
     ],
     ids=str,
 )

@@ -16,6 +16,7 @@ from scripted import Peer, Request, Site, until
 from portico.protocol.errors import ConnectFailed, UsageError
 from portico.transports.http_client import pool as pools
 from portico.transports.http_client.pool import Location, Pool
+from portico.transports.http_client.simple_request import http_exchange
 
 Listen = Callable[..., Any]
 PATIENCE = 10.0
@@ -146,6 +147,14 @@ async def test_nobody_there_is_said_with_the_place(pool_of: Any) -> None:
 async def test_no_such_host_is_said_with_its_name(pool_of: Any) -> None:
     with pytest.raises(ConnectFailed, match=r"cannot connect to no-such-host\.invalid"):
         await get(pool_of(), "http://no-such-host.invalid/x")
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example"])
+async def test_a_host_name_that_cannot_be_encoded_is_a_failed_connection(pool_of: Any, host: str) -> None:
+    with pytest.raises(ConnectFailed, match="host name"):
+        await get(pool_of(), f"http://{host}/")
+    with pytest.raises(ConnectFailed, match="no such host"):
+        await http_exchange("GET", f"https://{host}/", seconds=20, longest=100, public=True)
 
 
 async def test_a_name_that_was_looked_up_is_not_looked_up_again(listen: Listen, pool_of: Any) -> None:

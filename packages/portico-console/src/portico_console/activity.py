@@ -1,14 +1,11 @@
-"""The tools of the console about what happens: calls, sessions, workers, upstreams."""
+"""The tools of the console about what happens: calls, sessions, workers."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import time
 from typing import Any
 
-from portico.auth.principal import Principal
 from portico.server.components.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transports.http_server.application import Exchange
@@ -16,16 +13,11 @@ from portico.transports.http_server.session import HttpSession
 from portico.transports.http_server.session_snapshot import SessionMemo
 from portico_console.call_metrics import Sampler
 from portico_console.tool_responses import shown
-from portico_gateway.gateway import status
 
 MOST_SESSIONS = 500
 # Of an id: who has the whole of one may speak in its session.
 SHOWN_ID = 8
 READS = {"readOnlyHint": True}
-# How often the other workers are asked for the state of their upstreams while a page shows it.
-ASK_SECONDS = 2.0
-# Visitors of the console were let in by the console itself.
-_OPERATOR = Principal("console", scopes=frozenset({"operator"}))
 
 
 class HappeningService(Service):
@@ -74,44 +66,6 @@ class HappeningService(Service):
         }
         others = [] if self._exchange.elsewhere is None else await self._exchange.elsewhere.look_around()
         return shown({"workers": [own, *others]})
-
-
-class UpstreamsService(Service):
-    """The servers behind a gateway."""
-
-    name = "upstreams"
-
-    def __init__(self, gateway: Any) -> None:
-        super().__init__()
-        self._gateway = gateway
-        # The exchange that serves the gateway, if it is served over HTTP.
-        self.exchange: Exchange | None = None
-        self._others: list[dict[str, Any]] = []
-        self._asked_at = -ASK_SECONDS
-        self._asking: asyncio.Task[None] | None = None
-
-    @tool(annotations=READS)
-    async def upstreams(self) -> ToolResult:
-        """How the servers behind this gateway are, and what they have said last."""
-        await self._ask_others()
-        return shown(self._merge())
-
-    def look(self) -> dict[str, Any]:
-        """Return the state over all workers, as the others reported it at most ASK_SECONDS ago."""
-        now = time.monotonic()
-        if self.exchange is not None and self.exchange.elsewhere is not None and now - self._asked_at > ASK_SECONDS:
-            self._asked_at = now
-            self._asking = asyncio.get_running_loop().create_task(self._ask_others())
-        return self._merge()
-
-    def _merge(self) -> dict[str, Any]:
-        return status.merge_reports([self._gateway.report(), *self._others])
-
-    async def _ask_others(self) -> None:
-        others = None if self.exchange is None else self.exchange.elsewhere
-        if others is not None:
-            bodies = await others.ask_others(status.PATH, _OPERATOR)
-            self._others = [json.loads(body) for body in bodies]
 
 
 def _session(path: str, one: HttpSession) -> dict[str, Any]:

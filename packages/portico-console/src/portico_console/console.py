@@ -10,28 +10,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from portico import __version__
+from portico.cli.reloader import Reloader
+from portico.plugins import find_plugin
 from portico.protocol.versions import REVISIONS, Revision
 from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 from portico.server.server import Server
 from portico.transports.http_server.application import Exchange
-from portico_console.activity import HappeningService, UpstreamsService
-from portico_console.admin_tools import AuditService, JobsService, PolicyService
-from portico_console.hot_reload import Reloader
+from portico_console.activity import HappeningService
 from portico_console.live_updates import Changing, LookedAt, WatchService
 from portico_console.message_log import WireLog
 from portico_console.message_tools import WireService
-from portico_console.oauth_debugger import OAuthService
+from portico_console.oauth_tools import OAuthService
 from portico_console.saved_calls import SavedCalls
 from portico_console.server_requests import Questions
 from portico_console.session_auth import visitor_of
 from portico_console.target_tools import AuthFor, OpeningService, TargetService
 from portico_console.targets import ConsoleTarget, Targets, as_handler, kind_of
+from portico_console.task_tools import JobsService
 from portico_console.tool_responses import shown
 from portico_console.traffic_tap import ExchangeTap, UpstreamTap
-from portico_gateway.audit.hook import CallAudit
-from portico_gateway.gateway.gateway import Gateway
-from portico_gateway.policy.engine import AccessRules
 
 ConsoleMode = Literal["serve", "console", "dev"]
 
@@ -63,7 +61,8 @@ class Console:
         saved: Path | None = None,
     ) -> None:
         self.subject = subject
-        self._upstreams: UpstreamsService | None = None
+        # The view of a gateway, from portico-gateway.
+        self._upstreams: Any = None
         # Those that were named on the command line, which are opened with it.
         self.named: list[ConsoleTarget] = []
         self.mode: ConsoleMode = mode
@@ -75,6 +74,8 @@ class Console:
             "portico-console", version=__version__, title="Portico console", instructions=_INSTRUCTIONS
         )
         self.server.add(TargetService(self.targets, self.questions))
+        if find_plugin("services") is None:
+            self.server.remove("lint")
         self._wire_service = WireService(self.wire)
         self.server.add(self._wire_service)
         self.watching = WatchService(self)
@@ -133,17 +134,14 @@ class Console:
             self.server.remove("workers")
 
     def _add_parts(self, subject: Server) -> None:
-        """What this server has, and others have not."""
-        protection = subject.protection
-        if isinstance(subject, Gateway):
-            upstreams = self._upstreams = UpstreamsService(subject)
-            self.add_part("upstreams", upstreams)
-            self.watching.topics["upstreams"] = LookedAt(upstreams.look)
-            self.watching.wire.taps.append(UpstreamTap(subject, self.wire))
-        if protection is not None and isinstance(protection.witness, CallAudit):
-            self.add_part("audit", AuditService(protection.witness))
-        if protection is not None and isinstance(protection.guard, AccessRules):
-            self.add_part("policy", PolicyService(subject, protection.guard))
+        """Add the views for what this server has; those of upstreams, audit and policy come from portico-gateway."""
+        gateway = find_plugin("gateway")
+        for view in () if gateway is None else gateway.console_views(subject):
+            self.add_part(view.name, view)
+            if view.name == "upstreams":
+                self._upstreams = view
+                self.watching.topics["upstreams"] = LookedAt(view.status)
+                self.watching.wire.taps.append(UpstreamTap(view.connections, self.wire))
         if subject.tasks is not None:
             tasks = JobsService(subject)
             self.add_part("jobs", tasks)

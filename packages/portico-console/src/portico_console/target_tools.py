@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
-from portico._lazy import LazyModule
 from portico.auth.principal import Principal
 from portico.client.client import Client
+from portico.plugins import require_plugin
 from portico.protocol.errors import Error, ToolError, UsageError
 from portico.protocol.notifications import ProgressParams
 from portico.protocol.versions import LATEST
@@ -23,13 +23,6 @@ from portico_console.service_detection import known_services
 from portico_console.session_auth import visitor_of
 from portico_console.targets import ConsoleTarget, Listed, Targets, checked_revision, kind_of, list_all, weights_of
 from portico_console.tool_responses import say, shown
-
-if TYPE_CHECKING:
-    from portico_services.contracts import definitions
-    from portico_services.contracts import lint as lint_module
-else:
-    definitions = LazyModule("portico_services.contracts.definitions")
-    lint_module = LazyModule("portico_services.contracts.lint")
 
 READS = {"readOnlyHint": True}
 
@@ -110,17 +103,12 @@ class TargetService(Service):
     @tool(annotations=READS)
     async def lint(self, target: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
         """What is wrong with the tools of a target, as `portico contracts lint` says it."""
+        services = require_plugin("services", "linting tools")
         found = self._targets.get(target)
         items = await self._listed(ctx, found, "tools", visitor_of(ctx))
         info = found.state.server
-        contract = definitions.contract_of(
-            items,
-            server=info.name if info is not None else "",
-            version=info.version if info is not None else "",
-            revision=found.state.revision or LATEST,
-        )
-        findings = lint_module.lint_tools(contract, contract.tools)
-        return shown({"findings": list(findings)})
+        about = ("", "") if info is None else (info.name, info.version)
+        return shown({"findings": services.lint_tools(items, *about, found.state.revision or LATEST)})
 
     def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:
         services = known_services(str(tool.get("name")) for tool in tools)

@@ -26,12 +26,12 @@ from portico.protocol.meta import Implementation, ServerCapabilities
 from portico.protocol.notifications import MessageParams
 from portico.protocol.versions import MODERN, REVISIONS, Revision
 from portico.rpc.call import Call, Handler, members
+from portico.server.policy.interfaces import CONSOLE_CLIENT_NAME
 from portico.transports import importer
 from portico_console.message_log import WireLog
 from portico_console.runs import Emit, PageInputs, PageRun, RunOutcome, carry_out, current_run
 from portico_console.server_requests import OpenQuestion, PageAnswer, QuestionKind, Questions, as_elicited, as_sampled
 from portico_console.traffic_tap import TappedPool
-from portico_gateway.audit.hook import CONSOLE_NAME
 
 log = logging.getLogger("portico")
 
@@ -160,7 +160,7 @@ class ConsoleTarget:
     ) -> Client:
         sampling, eliciting = partial(self._sample, asker), partial(self._elicit, asker)
         client = Client(
-            place, revision=revision, undeclared=True, name=CONSOLE_NAME, version=__version__,
+            place, revision=revision, undeclared=True, name=CONSOLE_CLIENT_NAME, version=__version__,
             sampling_handler=sampling, elicitation_handler=eliciting, elicitation_modes=MODES, sampling_tools=True,
             roots=[], log_handler=partial(self._logged, asker), log_level="debug", message_handler=self._heard,
             timeout=None, retries=1, validate=False, trace=self._trace, extensions=SHOWN,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -18,7 +18,6 @@ from portico.transports.http_server.application import Exchange
 from portico.transports.http_server.messages import Answer, Pairs, Request, ResponseWriter
 from portico.transports.upstream import Upstream
 from portico_console.message_log import Hop, WireLog, WireMessage, http_part
-from portico_gateway.gateway.gateway import Gateway
 
 # A person cannot read more, and a server that is busy is not to be slowed down by being watched.
 MOST_A_SECOND = 50
@@ -116,10 +115,13 @@ class ExchangeTap:
 
 
 class UpstreamTap:
-    """Notes what a gateway says to its upstreams, and what they answer."""
+    """Log the messages between a gateway and its upstreams.
 
-    def __init__(self, gateway: Gateway, wire: WireLog) -> None:
-        self._gateway, self._wire = gateway, wire
+    `connections` returns the connections that are there now, each with the alias of its upstream.
+    """
+
+    def __init__(self, connections: Callable[[], Iterable[tuple[str, Upstream]]], wire: WireLog) -> None:
+        self._connections, self._wire = connections, wire
         self._ration = Ration(wire, 4 * MOST_A_SECOND)
         self._watching = 0
         self._tapped: dict[int, Upstream] = {}
@@ -131,7 +133,7 @@ class UpstreamTap:
 
     def look(self) -> None:
         """Connections come and go."""
-        for alias, connection in self._gateway.connections():
+        for alias, connection in self._connections():
             if id(connection) not in self._tapped:
                 self._tapped[id(connection)] = connection
                 connection.set_trace(partial(self._note, alias))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from portico.auth.resource_server import ResourceServer
     from portico.auth.settings import AuthorizationSettings, LoginServer
     from portico.auth.verifiers.base import Verifier
+    from portico.server.registry.service import Service
     from portico.server.server import Server
     from portico_gateway.authserver.server import Face
     from portico_gateway.gateway.gateway import Gateway
@@ -32,6 +33,13 @@ def make_proxy(about: dict[str, Any], entry: dict[str, Any]) -> Gateway:
     gateway = Gateway(**about)
     gateway.add("upstream", entry, prefix="")
     return gateway
+
+
+def console_views(server: Server) -> list[Service]:
+    """Return the services that the console attaches for a server: its upstreams, its audit, its rules."""
+    from portico_gateway.console_views import console_views
+
+    return console_views(server)
 
 
 def add_login(server: Server, settings: AuthorizationSettings, home: str, audience: str) -> LoginServer | None:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from portico import screening
 from portico.protocol.errors import InternalError, ToolError, UsageError
-from portico.server.policy.interfaces import Passage
+from portico.server.policy.interfaces import CONSOLE_CLIENT_NAME, Passage
 from portico.server.server import Server
 from portico.store.data_directory import data_directory
 from portico_gateway.audit.events import AUDIT_FULL, CallRecord, EndedCall, failure_of, outcome_of
@@ -27,8 +27,6 @@ LISTS = frozenset({"tools/list", "resources/list", "resources/templates/list", "
 COMPLETIONS = frozenset({"completion/complete"})
 
 STORE_NAME = "audit.db"
-# What the console says to be, as a client.
-CONSOLE_NAME = "portico-console"
 # Requests that were not let in are noted one by one, so many of one address and of all; beyond that they are counted.
 MOST_REFUSED, MOST_REFUSED_OF_ALL = 20, 1000
 FLOOD_SECONDS = 60.0
@@ -80,7 +78,7 @@ class CallAudit:
         if call.address is not None or self._on_stdio or passage.job:
             return True
         # A person at the console is in this process, as on stdio; but is one of those whom an audit is about.
-        return call.client is not None and call.client.name == CONSOLE_NAME
+        return call.client is not None and call.client.name == CONSOLE_CLIENT_NAME
 
     # As the server tells it
 

@@ -41,9 +41,9 @@ from portico.transports import targets
 from portico.transports.http_client.responses import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
-    from portico_console import oauth_debugger
+    from portico.transports.http_client import oauth_debugger
 else:
-    oauth_debugger = LazyModule("portico_console.oauth_debugger")
+    oauth_debugger = LazyModule("portico.transports.http_client.oauth_debugger")
 
 LOWEST = (3, 11)
 STORE_SECONDS = 5.0
@@ -331,7 +331,7 @@ def _noise(about: str, client: Client) -> Iterator[HealthFinding]:
 
 async def _login(url: str) -> list[HealthFinding]:
     """Check each step that leads to a token."""
-    return [_login_finding(step) for step in await _within(oauth_debugger.follow_chain(url))]
+    return [_login_finding(step) for step in await _within(oauth_debugger.debug_discovery(url))]
 
 
 def _login_finding(step: Any) -> HealthFinding:
@@ -351,5 +351,5 @@ async def _within(steps: Awaitable[list[T]]) -> list[T]:
     try:
         async with asyncio.timeout(30):
             return await steps
-    except (TimeoutError, ToolError):
+    except TimeoutError:
         return []

@@ -54,9 +54,17 @@ def for_request(url: str, data: str | None = None) -> str | None:
     `portico serve` of this user has made for its port.
     """
     own = os.environ.get("PORTICO_CLIENT_TOKEN")
-    if own or not names_loopback(urlsplit(url).hostname or ""):
+    if own or not names_loopback(_host_of(url)):
         return own or None
     return os.environ.get("PORTICO_TOKEN") or for_url(url, data)
+
+
+def _host_of(url: str) -> str:
+    """Return the host of a URL, or "" for an invalid URL: the error is raised where it is connected to."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def is_listener_ours(port: int) -> bool:

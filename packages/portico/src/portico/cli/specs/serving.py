@@ -170,8 +170,9 @@ FORMS: dict[str, CommandForm] = {
     ),
     "dev": CommandForm(
         "portico dev FILE [options]",
-        "Serve a server in a file over HTTP, with its console. When the file changes it is loaded again: clients keep\n"
-        "their connections and are told, and a file that cannot be loaded leaves the last good version.",
+        "Serve a server in a file over HTTP, with a console if portico-console is installed. When the file changes it\n"
+        "is loaded again: clients stay connected and are notified, and a file that fails to load leaves the last good\n"
+        "version in place.",
         (word("target", "file", metavar="FILE", help="path/to/file.py, or path/to/file.py:object"),),
         {
             "": (

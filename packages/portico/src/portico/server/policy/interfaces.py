@@ -17,6 +17,10 @@ from portico.rpc.call import Call
 
 Kind = Literal["tool", "prompt", "resource", "template"]
 
+# The client name of the browser console. Its calls have no address, like those on stdio; an audit records them all the
+# same, because a user made them in a browser.
+CONSOLE_CLIENT_NAME = "portico-console"
+
 
 class Owned(NamedTuple):
     """Whose something is, and what its owner calls it: never the name that a client is shown.

@@ -83,6 +83,7 @@ async def addresses_of(url: str) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
+        # UnicodeError: a label of the name is empty or longer than 63 characters.
         raise AuthorizationFailed(f"{quoted(url)}: there is no such host.") from None
     return [str(address[0]) for *_, address in found]

@@ -206,6 +206,10 @@ class Pool:
             raise ConnectFailed(f"cannot connect to {location.authority}: {_tls_reason(failure)}") from None
         except OSError as failure:
             raise ConnectFailed(f"cannot connect to {location.authority}: {_reason(failure)}") from None
+        except UnicodeError:
+            # From the IDNA encoding of the name.
+            reason = "a label of the host name is empty or longer than 63 characters"
+            raise ConnectFailed(f"cannot connect to {location.authority}: {reason}") from None
 
     async def _dial(self, address: str, port: int, tls_name: str | None) -> HttpConnection:
         loop = asyncio.get_running_loop()

@@ -63,7 +63,7 @@ async def _judged(url: str, networks: Sequence[str]) -> str:
         elsewhere = [one for one in addresses if not _is_within(one, networks)]
         if elsewhere or not addresses:
             check_addresses(url, elsewhere, ())
-    except OSError:
+    except (OSError, UnicodeError):
         raise ConnectFailed("there is no such host") from None
     except UnsafeAddress as danger:
         raise ConnectFailed(str(danger)) from None
