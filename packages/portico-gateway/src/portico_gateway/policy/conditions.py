@@ -1,4 +1,4 @@
-"""`when`: a condition in CEL, over who asks, what is asked for and with which arguments. An extra: `portico-gateway[cel]`."""
+"""`when`: a condition in CEL over the caller, the component and the arguments. Needs `portico-gateway[cel]`."""
 
 from __future__ import annotations
 

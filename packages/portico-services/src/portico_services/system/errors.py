@@ -71,5 +71,6 @@ def package(name: str, purpose: str) -> Any:
         return import_module(name)
     except ImportError:
         raise MissingDependency(
-            f"{purpose} needs the Python package {name!r}, which is not installed here: pip install 'portico-services[system]'"
+            f"{purpose} needs the Python package {name!r}, which is not installed here: "
+            "pip install 'portico-services[system]'"
         ) from None

@@ -37,8 +37,8 @@ from portico_services.memory.store.records import Record
 
 Mode = Literal["text", "hybrid", "vector"]
 NO_VECTORS = (
-    "There are no vectors here. `pip install 'portico-services[memory-vectors]'` and `portico memory model` bring them; the "
-    "modes text and hybrid search by words without them."
+    "There are no vectors here. `pip install 'portico-services[memory-vectors]'` and `portico memory model` bring "
+    "them; the modes text and hybrid search by words without them."
 )
 # How many that are not current are looked through, the newest: the index does not have them.
 MOST_LOOKED_THROUGH = 500
