@@ -1,5 +1,8 @@
-"""`pip install portico`, and no extra: the wheel in an empty environment. What it offers works, or says which extra it
-needs; and it starts without a warning. Installed where CI is set, or with PLAIN_INSTALL=1."""
+"""The wheels of the four packages in empty environments, without extras.
+
+`portico` alone is an SDK with three dependencies; each of the others works beside it. What is not installed is named in
+an error. Installed where CI is set, or with PLAIN_INSTALL=1.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,17 +37,50 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+PACKAGES = ("portico", "portico-gateway", "portico-services", "portico-console")
+_PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the commands of an environment that has the wheel and its dependencies."""
-    folder = tmp_path_factory.mktemp("plain")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    _do([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT])
-    (wheel,) = folder.glob("portico-*.whl")
-    _do([sys.executable, "-m", "venv", "--without-pip", folder / "env"])
-    bin = folder / "env" / "bin"
-    _do([*pip, "--python", bin / "python", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel])
-    return bin
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the wheels of the four packages."""
+    folder = tmp_path_factory.mktemp("wheels")
+    projects = [ROOT / "packages" / name for name in PACKAGES]
+    _do([*_PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that makes an empty environment with some of the wheels, and returns its folder of commands."""
+
+    @cache
+    def make(*names: str) -> Path:
+        folder = tmp_path_factory.mktemp("env")
+        _do([sys.executable, "-m", "venv", "--without-pip", folder])
+        files = [next(wheels.glob(f"{name.replace('-', '_')}-[0-9]*.whl")) for name in names]
+        constraints = ["--constraint", ROOT / "constraints.txt"]
+        _do([*_PIP, "--python", folder / "bin" / "python", "install", "--quiet", *constraints, *files])
+        return folder / "bin"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def plain(environment: Callable[..., Path]) -> Path:
+    """Return the folder of commands of an environment with the four packages."""
+    return environment(*PACKAGES)
+
+
+@pytest.fixture
+def alone(environment: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command where `portico` is installed, and `beside` it one more package."""
+
+    def run(*words: str | Path, stdin: str = "", beside: str = "") -> tuple[int, str, str]:
+        bin = environment("portico", *([beside] if beside else []))
+        return _run(bin / "portico", *words, folder=tmp_path, stdin=stdin)
+
+    return run
 
 
 def _do(command: list[str | Path]) -> None:
@@ -48,22 +88,83 @@ def _do(command: list[str | Path]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def _run(program: Path, *words: str | Path, folder: Path, stdin: str = "", **env: str) -> tuple[int, str, str]:
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    clean = {**kept, "PATH": "/usr/bin:/bin", "PORTICO_DATA": str(folder), "PYTHONWARNINGS": "error", **env}
+    command = [str(program), *map(str, words)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, cwd=folder, env=clean)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture
 def run(plain: Path, tmp_path: Path) -> object:
     def run(*words: str | Path, stdin: str = "", program: str = "portico", **env: str) -> tuple[int, str, str]:
-        kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-        done = subprocess.run(
-            [str(plain / program), *map(str, words)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            cwd=tmp_path,
-            env={**kept, "PATH": "/usr/bin:/bin", "PORTICO_DATA": str(tmp_path), "PYTHONWARNINGS": "error", **env},
-        )
-        return done.returncode, done.stdout, done.stderr
+        return _run(plain / program, *words, folder=tmp_path, stdin=stdin, **env)
 
     return run
+
+
+def test_the_sdk_has_three_dependencies(environment: Callable[..., Path]) -> None:
+    (site,) = (environment("portico").parent / "lib").glob("python*/site-packages")
+    installed = {path.name.partition("-")[0].lower() for path in site.glob("*.dist-info")}
+    assert installed == {"portico", "msgspec", "httptools", "uvloop"}
+
+
+def test_the_sdk_alone_serves_and_calls(alone: Callable[..., Any]) -> None:
+    status, said, err = alone("serve", HELLO, stdin=json.dumps(INITIALIZE) + "\n")
+    assert (status, err) == (0, "") and json.loads(said)["result"]["serverInfo"]
+    status, said, err = alone("call", HELLO, "greet", "name=Ada")
+    assert (status, err) == (0, "") and "Ada" in said
+    assert alone("doctor")[0] == 0
+    assert alone("inspect", HELLO)[0] == 0
+
+
+def test_the_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_path: Path) -> None:
+    bin = environment("portico")
+    serving = Terminal80(bin, ("portico", "serve", str(HELLO), "--port", "0"), tmp_path)
+    try:
+        found = re.search(r"http://\S+", serving.read_until("/mcp\n"))
+        assert found is not None
+        status, said, err = _run(bin / "portico", "call", found[0], "greet", "name=Ada", folder=tmp_path)
+        assert (status, err) == (0, "") and "Ada" in said
+    finally:
+        serving.close()
+
+
+@pytest.mark.parametrize(
+    "words, package",
+    [
+        (("serve",), "services"),
+        (("serve", HELLO, "--services", "memory"), "services"),
+        (("serve", "gateway.toml"), "gateway"),
+        (("memory", "list"), "services"),
+        (("contracts", "lint", HELLO), "services"),
+        (("gateway", "status"), "gateway"),
+        (("console", HELLO), "console"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    alone: Callable[..., Any], tmp_path: Path, words: tuple[str | Path, ...], package: str
+) -> None:
+    (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')
+    status, said, err = alone(*words)
+    assert (status, said) == (2, "") and f"pip install 'portico[{package}]'" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "package, words",
+    [
+        ("portico-gateway", ("gateway", "check", "gateway.toml")),
+        ("portico-services", ("memory", "stats")),
+        ("portico-console", ("console", "--help")),
+    ],
+)
+def test_each_package_works_beside_the_sdk(
+    alone: Callable[..., Any], tmp_path: Path, package: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')
+    status, said, err = alone(*words, beside=package)
+    assert (status, err) == (0, "") and said
 
 
 def test_the_services_start_without_a_word(run: object) -> None:
@@ -130,8 +231,9 @@ def test_the_banner_names_what_works_here(plain: Path, tmp_path: Path) -> None:
 
 def test_every_command_can_be_loaded(run: object) -> None:
     code = (
-        "from portico.cli.main import COMMANDS, HIDDEN\nfrom portico._lazy import load_module\n"
-        "for entry in (COMMANDS | HIDDEN).values(): getattr(load_module(entry.module), entry.function)"
+        "from portico.cli.commands import COMMANDS, HIDDEN, plugin_commands\nfrom portico._lazy import load_module\n"
+        "for entry in (COMMANDS | HIDDEN | plugin_commands()).values():\n"
+        "    getattr(load_module(entry.module), entry.function)"
     )
     assert run("-W", "error", "-c", code, program="python") == (0, "", "")  # type: ignore[operator]
 

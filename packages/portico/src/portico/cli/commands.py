@@ -49,6 +49,13 @@ HIDDEN = {
     "complete": CommandEntry("portico.cli.completion", function="run_complete"),
 }
 
+# The commands of the other packages, for a hint where a package is not installed.
+PACKAGES = {
+    "console": ("console",),
+    "gateway": ("gateway", "pins", "audit", "policy", "tokens"),
+    "services": ("memory", "tasks", "contracts", "profiles"),
+}
+
 
 def find_command(words: list[str]) -> CommandEntry | None:
     """Return the command that a command line begins with, or None.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from portico import __version__
 from portico._lazy import load_module
 from portico.auth.errors import AuthorizationFailed
-from portico.cli.commands import all_commands, find_command
+from portico.cli.commands import PACKAGES, all_commands, find_command
 from portico.cli.specs.parser import Parser
 from portico.cli.terminal_text import printable
 from portico.protocol.errors import Error, TransportError, UsageError
@@ -101,6 +101,9 @@ def _no_command(words: list[str]) -> None:
     parser.epilog = "`portico COMMAND --help` explains each of them."
     parser.add_argument("--version", action="version", version=f"portico {__version__}")
     if words and not words[0].startswith("-"):
+        package = next((name for name, commands in PACKAGES.items() if words[0] in commands), None)
+        if package is not None:
+            parser.error(f"{words[0]!r} is a command of portico-{package}: pip install 'portico[{package}]'")
         near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
         hint = f"did you mean {near!r}?" if near else f"commands are {', '.join(commands)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")

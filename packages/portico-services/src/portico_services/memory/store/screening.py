@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-import portico.extend
 from portico import UsageError
+from portico._lazy import LazyModule
 from portico_services.memory.errors import Blocked
 
 if TYPE_CHECKING:
     from portico import screening
+else:
+    # Its patterns are compiled with the first text that is looked through.
+    screening = LazyModule("portico.screening")
 
 Policy = Literal["block", "redact", "allow"]
 
@@ -55,7 +58,7 @@ class Guard:
     @cached_property
     def rules(self) -> screening.Rules:
         # Loaded with the first text: what finds secrets takes as long to load as all of a search.
-        return portico.screening.Rules(*self._policies, self._names, examples=self._examples)
+        return screening.Rules(*self._policies, self._names, examples=self._examples)
 
     async def check(self, *texts: str | None) -> Passed:
         """As `look`, without holding up the loop. None is an empty text."""
@@ -74,7 +77,7 @@ class Guard:
             if not text:
                 kept.append(text)
                 continue
-            screened = portico.screening.screen(text, self.rules, tell=True)
+            screened = screening.screen(text, self.rules, tell=True)
             kept.append(screened.text or "")
             hidden |= screened.redacted.keys()
             seen |= screened.allowed.keys()
@@ -89,7 +92,7 @@ class Guard:
 
     def passed(self, text: str) -> tuple[str, list[str]]:
         """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
-        found = portico.screening.screen(text, self.rules)
+        found = screening.screen(text, self.rules)
         if not found.redacted and not found.blocked:
             return text, []
         # What is allowed is looked for as well: it may overlap with what is not.
