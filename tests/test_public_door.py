@@ -23,6 +23,7 @@ FILES = [*_SERVICES, *sorted(EXAMPLES.rglob("*.py"))]
 
 DOORS = (
     "portico",
+    "portico.audit",
     "portico.errors",
     "portico.extend",
     "portico.jsonschema",
