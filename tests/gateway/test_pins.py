@@ -12,7 +12,9 @@ import pytest
 
 from portico import Client, Gateway, ToolError, UsageError
 from portico.cli.main import main
+from portico_gateway.cli import pins
 from portico_gateway.gateway import gateway as gateways
+from portico_gateway.gateway.tool_pinning import ToolPin
 
 SERVER = """
 import sys
@@ -169,10 +171,31 @@ async def test_every_member_that_clients_are_given_is_pinned(
     assert await place.names() == set()
     assert await asyncio.to_thread(place.run, "diff") == 1
     assert "a.pay: changed" in (shown := capsys.readouterr().out)
-    if "annotations" not in extra:
-        assert next(iter(extra)) in shown
+    assert ("minor: readOnlyHint: it only reads now" if "annotations" in extra else next(iter(extra))) in shown
     assert await asyncio.to_thread(place.run, "approve", "--yes") == 0
     assert await place.names() == {"a_pay", "a_greet"}
+
+
+TOOL = {"name": "pay", "inputSchema": {"type": "object", "properties": {"to": {"type": "string"}}}}
+PROMPT = {"name": "greet", "arguments": [{"name": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "was", "change", "line"),
+    [
+        ("tools", TOOL, {"inputSchema": {"type": "object"}}, "  breaking: input.to: the parameter `to` was removed"),
+        ("tools", TOOL, {"outputSchema": {"type": "object"}}, "  minor: output: what it gives has a schema now"),
+        ("tools", TOOL, {"execution": {"taskSupport": "required"}}, "  breaking: taskSupport: running as a task is"),
+        ("tools", TOOL, {"annotations": {"destructiveHint": False}}, "  minor: destructiveHint: it deletes nothing"),
+        ("tools", TOOL, {"execution": {}}, "  patch: its definition is written otherwise"),
+        ("prompts", PROMPT, {"arguments": []}, "  breaking: prompt.a: the argument `a` was removed"),
+        ("prompts", PROMPT, {"description": "Greets."}, "  words: prompt.description: the description is another"),
+    ],
+)
+def test_a_changed_definition_is_explained(kind: str, was: dict[str, Any], change: dict[str, Any], line: str) -> None:
+    shown = list(pins.difference(ToolPin("a", kind, was["name"], was, {**was, **change})))
+    assert shown[0] == f"a.{was['name']}: changed"
+    assert shown[1].startswith(line)
 
 
 async def test_pins_of_an_older_version_do_not_approve_what_they_left_out(

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from schemas_by_chance import changes
 
 from portico import Client, Server
+from portico.definitions import offers_of
 from portico_services.contracts import invoker, lockfile
-from portico_services.contracts.components import offers_of
 from portico_services.contracts.definitions import Contract, contract_of
 
 Make = Callable[..., Contract]

@@ -18,6 +18,7 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse
 from portico.cli.terminal_text import one_line
 from portico.client.client import Client
+from portico.definitions import LEVELS, Level, Offer, OfferKind, offers_of
 from portico.jsonschema.argument_issues import did_you_mean
 from portico.jsonschema.explanation import fields
 from portico.protocol.errors import MethodNotFound, UsageError
@@ -26,8 +27,7 @@ from portico_services.contracts import lockfile as lock
 from portico_services.contracts.codegen.client_model import surface
 from portico_services.contracts.codegen.python import python
 from portico_services.contracts.codegen.typescript import typescript
-from portico_services.contracts.components import Offer, OfferKind, offers_of
-from portico_services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
+from portico_services.contracts.definitions import Contract, Definition, contract_of
 from portico_services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
 from portico_services.contracts.lint import LintFinding, lint, lint_offers, lint_tools
 from portico_services.contracts.lockfile import Drift

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from portico.definitions import LISTS, Offer, OfferKind, offers_of
 from portico.extend import decode_bounded
-from portico_services.contracts.components import LISTS, Offer, OfferKind, offers_of
 from portico_services.contracts.definitions import (
     CONTRACT_VERSION,
     Contract,
