@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -138,7 +139,7 @@ class ContractsCommand:
 
     def lock(self) -> int:
         contract, path = self.contract(self.only_target()), self.arguments.lock
-        write_text(path, lock.write(contract))
+        lock.write_file(Path(path), contract)
         counted = f"{path}: {_counted(contract.tools, 'tool')} of {contract.server} {contract.version}"
         self.printer.show({"lock": path, "server": contract.server, "tools": len(contract.tools)}, counted)
         return 0
@@ -214,12 +215,10 @@ class ContractsCommand:
 
     def check(self) -> int:
         path = self.arguments.lock
-        if not os.path.exists(path):
+        found = lock.read_file(Path(path))
+        if found is None:
             raise UsageError(f"there is no file {path}; `portico contracts lock TARGET` writes it")
-        try:
-            pinned = self.chosen(lock.read(read_text(path, LONGEST_FILE)))
-        except lock.BadLock as failure:
-            raise UsageError(f"{path}: {failure}") from None
+        pinned = self.chosen(found)
         # In the revision of the lock, because lists differ between revisions.
         drift = lock.check(pinned, self.contract(self.only_target(), pinned.revision or None))
         allowed: Level = "none" if self.arguments.allow == "nothing" else self.arguments.allow
