@@ -31,7 +31,7 @@ def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_same_members_give_the_same_text() -> None:
-    assert TEXT == format_lock("pins", {"upstreams": {"a": 2, "b": 1}})
+    assert format_lock("pins", {"upstreams": {"a": 2, "b": 1}}) == TEXT
     assert list(json.loads(TEXT)) == ["kind", "lock", "upstreams"]
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "contracts.lock"
     write_lock(path, "contracts", format_lock("contracts", {"contract": "1.0.0"}))
     before = path.read_text()
-    with pytest.raises(UsageError, match="the contract of a server.*write the pins to another file"):
+    with pytest.raises(UsageError, match=r"the contract of a server.*write the pins to another file"):
         write_lock(path, "pins", TEXT)
     assert path.read_text() == before
     path.write_text("{")
