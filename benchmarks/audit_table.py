@@ -15,19 +15,19 @@ from typing import Any
 
 from goals import Goal, limit
 from portico import Server
+from portico.audit.checkpoints import OwnPart
+from portico.audit.hash_chain import ChainHead, link, new_name, origin
+from portico.audit.signing_keys import TrustedKeys, load_or_make
 from portico.protocol import jsonrpc
 from portico.protocol.jsonrpc import Frame
 from portico.rpc.call import Reply
 from portico.rpc.dispatcher import Door, Sender
+from portico.server.policy import settings as access_settings
 from portico.store.database import Database
 from portico.transports.event_loop import new_loop
-from portico.server.policy import settings as access_settings
 from portico_gateway.audit import store as tables
 from portico_gateway.audit import writer
-from portico_gateway.audit.audit_sources import verify_store
-from portico_gateway.audit.hash_chain import ChainHead, link, new_name, origin
-from portico_gateway.audit.signing_keys import TrustedKeys, load_or_make
-from portico_gateway.audit.store import OwnPart
+from portico_gateway.audit.store import verify_store
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

@@ -24,8 +24,6 @@ _MODULE = re.compile(r"(\w+)(?:\.\w+)+(?::\w+)?|(\w+):\w+", re.ASCII)
 KNOWN_VIOLATIONS = {
     ("portico/__init__.py", "portico_gateway"),
     ("portico/client/client.py", "portico_gateway"),
-    ("portico/extend.py", "portico_gateway"),
-    ("portico_gateway/cli/pins.py", "portico_services"),
 }
 
 

@@ -23,6 +23,8 @@ FILES = [*_SERVICES, *sorted(EXAMPLES.rglob("*.py"))]
 
 DOORS = (
     "portico",
+    "portico.audit",
+    "portico.definitions",
     "portico.errors",
     "portico.extend",
     "portico.jsonschema",

@@ -8,13 +8,13 @@ import sys
 
 from portico import Client, Server
 from portico.server.policy import settings as access_settings
-from portico_gateway.audit import checkpoints
+from portico_gateway.audit import writer
 
 
 async def main(folder: str, store: str, number: int) -> None:
     server = Server("child")
     # What is killed has signed its beginning alone, however slow the machine is.
-    checkpoints.SOON_SECONDS = 600.0
+    writer.SOON_SECONDS = 600.0
 
     @server.tool
     async def add(a: int, b: int) -> int:

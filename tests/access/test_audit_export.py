@@ -17,11 +17,11 @@ import pytest
 
 from forks import Forks
 from portico import Client, Server, ToolError
+from portico.audit.records import CallRecord
 from portico.auth.errors import AuthorizationFailed
 from portico.protocol.errors import InvalidParams
 from portico.server.http import serve_http
 from portico.server.policy import settings as access_settings
-from portico_gateway.audit.events import CallRecord
 from portico_gateway.audit.formats import cef, ocsf
 
 PATIENCE = 60.0

@@ -14,23 +14,21 @@ import pytest
 from msgspec.structs import replace
 
 from portico import Client, Server
+from portico.audit.checkpoints import (
+    ExpectedHead,
+    HeadFile,
+    StoredCheckpoint,
+)
+from portico.audit.hash_chain import link, origin
+from portico.audit.signing_keys import PUBLIC, TrustedKeys, load_or_make, read_public
+from portico.audit.verification import AuditReport
 from portico.server.policy import settings as access_settings
 from portico.store.database import Database
 from portico.store.transaction import Transaction
-from portico_gateway.audit import checkpoints, retention, writer
+from portico_gateway.audit import retention, writer
 from portico_gateway.audit import store as tables
-from portico_gateway.audit.audit_sources import verify_store
-from portico_gateway.audit.checkpoints import (
-    LATE_SECONDS,
-    MOST_SPARE,
-    ExpectedHead,
-    HeadFile,
-    SigningPace,
-    StoredCheckpoint,
-)
-from portico_gateway.audit.hash_chain import link, origin
-from portico_gateway.audit.signing_keys import PUBLIC, TrustedKeys, load_or_make, read_public
-from portico_gateway.audit.verification import AuditReport
+from portico_gateway.audit.store import verify_store
+from portico_gateway.audit.writer import LATE_SECONDS, MOST_SPARE, SigningPace
 
 CHILD = Path(__file__).with_name("audit_child.py")
 PATIENCE = 60.0
@@ -44,7 +42,7 @@ Harm = Callable[[Transaction], object]
 @pytest.fixture(autouse=True)
 def signed_at_the_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr(checkpoints, "SOON_SECONDS", PATIENCE)
+    monkeypatch.setattr(writer, "SOON_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -390,7 +388,7 @@ async def test_one_that_was_killed_is_no_tampering(tmp_path: Path, store: str) -
 
 def test_signing_is_soon_and_in_the_long_run_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     soon = 1.0
-    monkeypatch.setattr(checkpoints, "SOON_SECONDS", soon)
+    monkeypatch.setattr(writer, "SOON_SECONDS", soon)
     pace, now = SigningPace(), 1000.0
     pace.note(now)
     assert pace.due == now + soon

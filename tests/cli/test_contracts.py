@@ -293,7 +293,21 @@ def test_a_lock_is_checked_on_the_revision_it_was_written_on(contracts: Portico,
     assert contracts("check", path).returncode == 0
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"lock": 7, "contract": "1.0.0"}'])
+PINS = '{"lock": 2, "kind": "pins", "upstreams": {}}'
+
+
+def test_the_pins_of_a_gateway_are_not_overwritten(contracts: Portico, shop: Portico, tmp_path: Path) -> None:
+    (tmp_path / "pins.lock").write_text(PINS)
+    done = contracts("lock", shop(), "--lock", "pins.lock")
+    assert done.returncode == 2
+    assert "pins.lock has the pins of a gateway" in done.stderr
+    assert (tmp_path / "pins.lock").read_text() == PINS
+    done = contracts("diff", "pins.lock", shop())
+    assert done.returncode == 2
+    assert "expected a lock file of kind 'contracts'" in done.stderr and "got 'pins'" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"lock": 7, "contract": "1.0.0"}', PINS])
 def test_a_lock_that_is_none_is_a_mistake(contracts: Portico, shop: Portico, tmp_path: Path, text: str) -> None:
     (tmp_path / "contracts.lock").write_text(text)
     done = contracts("check", shop())

@@ -12,7 +12,9 @@ import pytest
 
 from portico import Client, Gateway, ToolError, UsageError
 from portico.cli.main import main
+from portico_gateway.cli import pins
 from portico_gateway.gateway import gateway as gateways
+from portico_gateway.gateway.tool_pinning import ToolPin
 
 SERVER = """
 import sys
@@ -51,7 +53,7 @@ class Place:
         (folder / "server.py").write_text(SERVER)
         self.words = folder / "words"
         self.file = folder / "gateway.toml"
-        self.lock = folder / "contracts.lock"
+        self.lock = folder / "pins.lock"
         self.say("Looks.")
         command = json.dumps([sys.executable, str(folder / "server.py"), str(self.words)])
         self.file.write_text(f"[gateway]\n{how}\n[upstream.a]\ncommand = {command}\n")
@@ -169,10 +171,31 @@ async def test_every_member_that_clients_are_given_is_pinned(
     assert await place.names() == set()
     assert await asyncio.to_thread(place.run, "diff") == 1
     assert "a.pay: changed" in (shown := capsys.readouterr().out)
-    if "annotations" not in extra:
-        assert next(iter(extra)) in shown
+    assert ("minor: readOnlyHint: it only reads now" if "annotations" in extra else next(iter(extra))) in shown
     assert await asyncio.to_thread(place.run, "approve", "--yes") == 0
     assert await place.names() == {"a_pay", "a_greet"}
+
+
+TOOL = {"name": "pay", "inputSchema": {"type": "object", "properties": {"to": {"type": "string"}}}}
+PROMPT = {"name": "greet", "arguments": [{"name": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "was", "change", "line"),
+    [
+        ("tools", TOOL, {"inputSchema": {"type": "object"}}, "  breaking: input.to: the parameter `to` was removed"),
+        ("tools", TOOL, {"outputSchema": {"type": "object"}}, "  minor: output: what it gives has a schema now"),
+        ("tools", TOOL, {"execution": {"taskSupport": "required"}}, "  breaking: taskSupport: running as a task is"),
+        ("tools", TOOL, {"annotations": {"destructiveHint": False}}, "  minor: destructiveHint: it deletes nothing"),
+        ("tools", TOOL, {"execution": {}}, "  patch: its definition is written otherwise"),
+        ("prompts", PROMPT, {"arguments": []}, "  breaking: prompt.a: the argument `a` was removed"),
+        ("prompts", PROMPT, {"description": "Greets."}, "  words: prompt.description: the description is another"),
+    ],
+)
+def test_a_changed_definition_is_explained(kind: str, was: dict[str, Any], change: dict[str, Any], line: str) -> None:
+    shown = list(pins.difference(ToolPin("a", kind, was["name"], was, {**was, **change})))
+    assert shown[0] == f"a.{was['name']}: changed"
+    assert shown[1].startswith(line)
 
 
 async def test_pins_of_an_older_version_do_not_approve_what_they_left_out(
@@ -217,13 +240,44 @@ async def test_without_pins_nothing_is_written(tmp_path: Path) -> None:
     assert await asyncio.to_thread(place.run, "list") == 2
 
 
-@pytest.mark.parametrize("change", ["{", '{"lock": 3}', "damaged"])
+CONTRACTS_LOCK = '{"lock": 2, "kind": "contracts", "contract": "1.0.0"}'
+
+
+@pytest.mark.parametrize("change", ["{", '{"lock": 3}', '{"lock": 2}', CONTRACTS_LOCK, "damaged"])
 async def test_a_lock_that_makes_no_sense_is_not_ignored(tmp_path: Path, change: str) -> None:
     place = Place(tmp_path, 'pins = "hold"')
     await place.names()
     text: Any = place.lock.read_text().replace("Looks.", "Lies.") if change == "damaged" else change
     place.lock.write_text(text)
-    with pytest.raises(UsageError, match=r"contracts\.lock"):
+    with pytest.raises(UsageError, match=r"pins\.lock"):
+        Gateway.load(place.file)
+
+
+async def test_pins_under_the_old_name_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = Place(tmp_path, 'pins = "hold"')
+    await place.names()
+    old = place.lock.rename(tmp_path / "contracts.lock")
+    old.write_text(old.read_text().replace('  "kind": "pins",\n', ""))
+    place.say("Looks elsewhere.", "more")
+    assert await place.names() == set()
+    assert "contracts.lock holds the pins of this gateway; rename it to pins.lock" in caplog.text
+    assert await asyncio.to_thread(place.run, "approve", "--tool", "look", "--yes") == 0
+    assert set(json.loads(place.lock.read_text())["upstreams"]["a"]) == {"tools", "prompts"}
+    assert await place.names() == {"a_look"}
+
+
+async def test_a_contracts_lock_beside_a_gateway_is_left_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path, 'pins = "hold"')
+    (tmp_path / "contracts.lock").write_text(CONTRACTS_LOCK)
+    assert await place.names() == {"a_look", "a_greet"}
+    assert json.loads(place.lock.read_text())["kind"] == "pins"
+    assert (tmp_path / "contracts.lock").read_text() == CONTRACTS_LOCK
+
+
+async def test_an_unreadable_file_with_the_old_name_is_an_error(tmp_path: Path) -> None:
+    place = Place(tmp_path, 'pins = "hold"')
+    (tmp_path / "contracts.lock").write_text('{"lock": 2, "upstreams": {')
+    with pytest.raises(UsageError, match=r"contracts\.lock: expected a lock file of kind 'pins'"):
         Gateway.load(place.file)
 
 

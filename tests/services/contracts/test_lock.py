@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from schemas_by_chance import changes
 
 from portico import Client, Server
+from portico.definitions import LockFileError, offers_of
 from portico_services.contracts import invoker, lockfile
-from portico_services.contracts.components import offers_of
 from portico_services.contracts.definitions import Contract, contract_of
 
 Make = Callable[..., Contract]
@@ -36,6 +36,12 @@ async def test_the_same_promises_give_the_same_text(shop: Server) -> None:
     contract = await invoker.contract_from(shop)
     turned = replace(contract, tools=contract.tools[::-1])
     assert lockfile.write(turned) == lockfile.write(contract)
+
+
+def test_parameters_stay_in_the_order_of_the_server(tool: Make) -> None:
+    contract = tool({"type": "object", "properties": {"b": {}, "a": {}, "c": {}}})
+    (found,) = lockfile.read(lockfile.write(contract)).tools
+    assert list(found.input_schema["properties"]) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_offers_come_and_go() -> None:
 
 def test_offers_that_were_changed_by_hand_are_seen() -> None:
     text = lockfile.write(replace(contract_of([]), offers=tuple(OFFERS)))
-    with pytest.raises(lockfile.BadLock):
+    with pytest.raises(LockFileError):
         lockfile.read(text.replace('"title": "P"', '"title": "Q"'))
 
 
@@ -162,23 +168,26 @@ def test_no_change_of_a_schema_goes_unnoticed(pair: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("", "no contracts.lock"),
-        ("[]", "no contracts.lock"),
+        ("", "kind 'contracts'"),
+        ("[]", "kind 'contracts'"),
         ('{"lock": 3, "contract": "1.0.0"}', "got 3"),
         ('{"lock": 1}', "contract"),
-        ("\x00", "no contracts.lock"),
+        ('{"lock": 2, "kind": "pins", "upstreams": {}}', "got 'pins', the pins of a gateway"),
+        ('{"lock": 2, "upstreams": {}}', "got 'pins', the pins of a gateway"),
+        ('{"lock": 2, "kind": "contracts"}', "contract"),
+        ("\x00", "kind 'contracts'"),
     ],
 )
 def test_what_is_no_lock_is_refused(text: str, said: str) -> None:
-    with pytest.raises(lockfile.BadLock, match=said):
+    with pytest.raises(LockFileError, match=said):
         lockfile.read(text)
 
 
 def test_a_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
     text = lockfile.write(tool())
-    with pytest.raises(lockfile.BadLock, match="digest"):
+    with pytest.raises(LockFileError, match="digest"):
         lockfile.read(text.replace("A tool.", "Another tool."))
-    with pytest.raises(lockfile.BadLock, match="another name"):
+    with pytest.raises(LockFileError, match="another name"):
         lockfile.read(text.replace('"t": {', '"u": {', 1))
 
 
@@ -189,6 +198,13 @@ async def test_a_server_is_as_it_was_on_each_revision(shop: Server, revision: st
             return contract_of([msgspec.to_builtins(tool) for tool in await client.list_tools()], server="shop")
 
     assert drift(await seen(), await seen()) == []
+
+
+async def test_a_lock_without_a_kind_is_read(shop: Server) -> None:
+    contract = await invoker.contract_from(shop)
+    text = lockfile.write(contract)
+    assert json.loads(text)["kind"] == "contracts"
+    assert lockfile.check(lockfile.read(text.replace('  "kind": "contracts",\n', "")), contract).changes == []
 
 
 async def test_a_lock_of_the_older_form_does_not_approve_what_it_left_out(shop: Server) -> None:

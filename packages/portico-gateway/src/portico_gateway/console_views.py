@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from portico.audit.checkpoints import HeadFile
+from portico.audit.signing_keys import PUBLIC, TrustedKeys, read_public
 from portico.auth.principal import Principal
 from portico.protocol.errors import ToolError, UsageError
 from portico.server.components.results import ToolResult
@@ -26,11 +28,9 @@ from portico.store.errors import BadStatement
 from portico.store.transaction import Transaction
 from portico.transports.http_server.application import Exchange
 from portico.transports.upstream import Upstream
-from portico_gateway.audit.audit_sources import verify_store
-from portico_gateway.audit.checkpoints import HeadFile
 from portico_gateway.audit.hook import CallAudit
 from portico_gateway.audit.queries import RecordFilter, newest
-from portico_gateway.audit.signing_keys import PUBLIC, TrustedKeys, read_public
+from portico_gateway.audit.store import verify_store
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.status import PATH as STATUS_PATH
 from portico_gateway.gateway.status import merge_reports

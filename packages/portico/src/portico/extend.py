@@ -1,7 +1,7 @@
 """What people need who build on Portico: services, middleware, gateways, tools of another kind.
 
-`portico` has the names for everybody, `portico.jsonschema` those about JSON Schema. Each is imported when it is first
-used.
+`portico` has the names for everybody, `portico.jsonschema` those about JSON Schema, `portico.audit` those for audit
+logs. Each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from portico.rpc.rate_limit import Rate as Rate
     from portico.server.policy.settings import set_access as set_access
     from portico.server.policy.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
-    from portico_gateway.audit.hook import without_secrets as without_secrets
-    from portico_gateway.audit.events import CallRecord as CallRecord
-    from portico_gateway.audit.log_file import (
-        FileTrail as FileTrail,
-        trail_parts as trail_parts,
-        verify_trail as verify_trail,
-    )
     from portico.auth.principal import Principal as Principal
     from portico.client.notifications import LogMessage as LogMessage
     from portico.client.subscriptions import Change as Change
@@ -215,9 +208,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico._options": ("expand_paths", "explained"),
     "portico.rpc.rate_limit": ("Rate",),
     "portico.server.policy.settings": ("ACCESS_SECTIONS", "set_access"),
-    "portico_gateway.audit.hook": ("without_secrets",),
-    "portico_gateway.audit.events": ("CallRecord",),
-    "portico_gateway.audit.log_file": ("FileTrail", "trail_parts", "verify_trail"),
     "portico.auth.principal": ("Principal",),
     "portico.client.notifications": ("LogMessage",),
     "portico.client.subscriptions": ("Change",),

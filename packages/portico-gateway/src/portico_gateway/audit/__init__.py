@@ -1,5 +1,5 @@
-"""The audit: one record a call, which those whom it records can neither bend nor cut.
+"""The audit of a server: one record for each call, written to a store and to sinks.
 
-`records` says what is kept of a call, `chain` binds each record to the one before, `checkpoints` sign what all chains
-have come to, `writer` collects and writes, `verify` finds the first record that is not what was written.
+`hook` notes calls, `events` makes records of them, `writer` chains, signs and writes the records, `store` holds and
+verifies them, and `retention` removes old ones. The records, the hash chain and the checkpoints are in `portico.audit`.
 """

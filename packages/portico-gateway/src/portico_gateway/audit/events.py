@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.audit.records import CallRecord
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.errors import (
     InvalidParams,
@@ -33,57 +34,11 @@ LONGEST_VALUE = 200
 MOST_FIELDS = 50
 MOST_ACTORS = 10
 
-Kind = Literal["call", "login", "begin", "end", "dropped", "restored"]
 Outcome = Literal[
     "ok", "error", "denied", "unknown", "invalid", "failed", "limited", "cancelled", "asked", "task", "refused"
 ]
 Screen = Callable[[str], str]
 """Gives a text with its secrets taken out."""
-
-
-class CallRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """One record. What is not known is left out."""
-
-    number: int
-    # Microseconds since 1970, when it began.
-    at: int
-    kind: Kind = "call"
-    method: str = ""
-    # Whose it is and what it is called there: an upstream's alias, a service, a mount, or the server itself.
-    owner: str = ""
-    name: str = ""
-    # What the client called it, where that is something else.
-    shown: str = ""
-    principal: str = ""
-    issuer: str = ""
-    # On whose behalf the principal acts, the nearest first.
-    actors: tuple[str, ...] = ()
-    client: str = ""
-    client_id: str = ""
-    address: str = ""
-    revision: str = ""
-    request: str = ""
-    # HMAC-SHA256 of the arguments as they came.
-    digest: str = ""
-    fields: dict[str, Any] = {}
-    decision: str = ""
-    rule: str = ""
-    # What rules that are only tried out would have said.
-    shadow: str = ""
-    outcome: str = ""
-    # The code of an error, or its kind; never its words.
-    error: str = ""
-    micros: int = 0
-    received: int = 0
-    sent: int = 0
-    upstream: str = ""
-    trace: str = ""
-    # A body called it, and no client.
-    inner: bool = False
-    # The task that ran it.
-    job: str = ""
-    # Of records that are about the audit itself.
-    note: dict[str, Any] = {}
 
 
 class EndedCall(Struct, eq=False, gc=False):

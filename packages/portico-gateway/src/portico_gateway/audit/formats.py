@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from portico import __version__
+from portico.audit.checkpoints import StoredCheckpoint
+from portico.audit.jsonl import checkpoint_line, record_line
+from portico.audit.records import CallRecord
 from portico.protocol.jsonrpc import to_line
-from portico_gateway.audit.checkpoints import StoredCheckpoint
-from portico_gateway.audit.events import CallRecord
 from portico_gateway.audit.store import StoredRow
 
 Format = Literal["jsonl", "ocsf", "cef"]
@@ -26,12 +27,7 @@ _OCSF_LEVELS = {1: "Informational", 2: "Low", 3: "Medium", 4: "High"}
 def jsonl(row: StoredRow, record: CallRecord | None = None) -> str:
     """All of it, with its place in its chain: what `portico audit verify --file` can verify."""
     chain, _, _, body, hash = row
-    return f'{{"chain":"{chain}","hash":"{hash}","record":{body}}}'
-
-
-def jsonl_checkpoint(stored: StoredCheckpoint) -> str:
-    said = msgspec.json.encode({"signature": stored.signature, "checkpoint": stored.body})
-    return said.decode()
+    return record_line(chain, hash, body)
 
 
 # OCSF: https://schema.ocsf.io, API Activity and Authentication
@@ -192,7 +188,7 @@ def _one_line(text: str) -> str:
 
 def written_checkpoint(form: Format, stored: StoredCheckpoint, at: int) -> str:
     if form == "jsonl":
-        return jsonl_checkpoint(stored)
+        return checkpoint_line(stored)
     record = CallRecord(
         number=stored.number, at=at, method="audit/checkpoint", name=f"{stored.number}:{stored.hash}", outcome="ok"
     )

@@ -7,18 +7,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Raw
 
-from portico import screening
+from portico.audit.records import CallRecord, redact_secrets
+from portico.audit.signing_keys import load_or_make
 from portico.protocol.errors import InternalError, ToolError, UsageError
 from portico.server.policy.interfaces import CONSOLE_CLIENT_NAME, Passage
 from portico.server.server import Server
 from portico.store.data_directory import data_directory
-from portico_gateway.audit.events import AUDIT_FULL, CallRecord, EndedCall, failure_of, outcome_of
+from portico_gateway.audit.events import AUDIT_FULL, EndedCall, failure_of, outcome_of
 from portico_gateway.audit.settings import AuditSettings
-from portico_gateway.audit.signing_keys import load_or_make
 from portico_gateway.audit.writer import AuditWriter
 
 # What is always noted. Lists and completions come with every keystroke, and say little.
@@ -62,7 +62,7 @@ class CallAudit:
     async def lifespan(self) -> AsyncIterator[None]:
         data, store = self.place()
         key = load_or_make(data)
-        writer = AuditWriter(self._settings, self._server, data, store, without_secrets, key)
+        writer = AuditWriter(self._settings, self._server, data, store, redact_secrets, key)
         async with writer.lifespan():
             self._writer = writer
             try:
@@ -159,14 +159,6 @@ class RefusalCount:
     def end(self, now: float = 0.0) -> dict[str, int]:
         more, self._more, self._noted, self._all, self._since = self._more, {}, {}, 0, now
         return more
-
-
-_SECRETS: tuple[Literal["secret"], ...] = ("secret",)
-
-
-def without_secrets(text: str) -> str:
-    found = screening.find(text, _SECRETS)
-    return screening.redact(text, found) if found else text
 
 
 def apply(server: Server, settings: AuditSettings) -> None:

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
+from portico.audit.records import CallRecord
 from portico.store.transaction import Transaction
 from portico_gateway.audit import store
-from portico_gateway.audit.events import CallRecord
 from portico_gateway.audit.store import StoredRow
 
 PAGE = 2000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from portico.audit.checkpoints import Cut, StoredCheckpoint, read_checkpoint
+from portico.audit.hash_chain import ChainHead
+from portico.audit.signing_keys import AuditKey
 from portico.store.transaction import Transaction
 from portico_gateway.audit import store
-from portico_gateway.audit.checkpoints import Cut, StoredCheckpoint, read_checkpoint
-from portico_gateway.audit.hash_chain import ChainHead
-from portico_gateway.audit.signing_keys import AuditKey
 
 
 def cut(tx: Transaction, key: AuditKey, at: int, before: int, seen: int) -> StoredCheckpoint | None:

@@ -1,4 +1,4 @@
-"""The audit in a store: its records, its checkpoints, and how far each chain has come."""
+"""The audit in a store: its records, its checkpoints, how far each chain has come, and whether that is intact."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from msgspec import Struct
-
+from portico.audit.checkpoints import (
+    FIRST,
+    ChainMarks,
+    Checkpoint,
+    Cut,
+    ExpectedHead,
+    OwnPart,
+    StoredCheckpoint,
+    signed,
+)
+from portico.audit.hash_chain import ChainHead
+from portico.audit.signing_keys import AuditKey, TrustedKeys
+from portico.audit.verification import AuditReport, ChainCheck, CheckpointCheck, report
 from portico.store.transaction import Transaction
-from portico_gateway.audit.checkpoints import FIRST, ChainMarks, Checkpoint, Cut, StoredCheckpoint, signed
-from portico_gateway.audit.hash_chain import ChainHead, marks
-from portico_gateway.audit.signing_keys import AuditKey
 
 HISTORY = "audit"
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -59,18 +67,6 @@ def last_checkpoint(tx: Transaction) -> StoredCheckpoint | None:
     return tx.maybe(
         StoredCheckpoint, "select number, body, signature from audit_checkpoint order by number desc limit 1"
     )
-
-
-class OwnPart(Struct, frozen=True):
-    """What a process says of its own chain: how far it has come, and the hashes since its last checkpoint."""
-
-    chain: str
-    head: ChainHead
-    hashes: list[bytes]
-
-    def marks(self) -> dict[str, ChainMarks]:
-        first = self.head.number - len(self.hashes) + 1
-        return {self.chain: ChainMarks(first, marks(self.hashes))} if self.hashes else {}
 
 
 def add_checkpoint(
@@ -148,3 +144,24 @@ def records_of(tx: Transaction, name: str) -> Iterator[list[tuple[int, int, str,
         if len(page) < PAGE:
             return
         after = page[-1][0]
+
+
+# Verifying
+
+
+def verify_store(tx: Transaction, keys: TrustedKeys, expected: ExpectedHead | None = None) -> AuditReport:
+    """The audit of a store, as it is at one moment."""
+    signed = CheckpointCheck(keys, expected)
+    for stored in checkpoints(tx):
+        signed.feed(stored)
+    signed.end()
+    return report(signed, _store_checks(tx, signed))
+
+
+def _store_checks(tx: Transaction, signed: CheckpointCheck) -> Iterator[ChainCheck]:
+    for name in sorted({*signed.chains, *chains(tx)}):
+        check = ChainCheck(name, signed.chains.get(name))
+        for page in records_of(tx, name):
+            check.feed(page)
+        check.end()
+        yield check

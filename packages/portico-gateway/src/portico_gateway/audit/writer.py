@@ -21,24 +21,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico import __version__
+from portico.audit import hash_chain
+from portico.audit.checkpoints import FIRST, Checkpoint, ExpectedHead, HeadFile, OwnPart, StoredCheckpoint
+from portico.audit.checkpoints import signed as sign
+from portico.audit.hash_chain import ChainHead
+from portico.audit.records import CallRecord
+from portico.audit.signing_keys import AuditKey
 from portico.protocol.jsonrpc import to_line
 from portico.rpc import supervision
 from portico.rpc.supervision import SupervisedState
 from portico.store.database import Database, when_ready
 from portico.store.errors import OutcomeUnknown, StoreError
 from portico.store.transaction import Transaction
-from portico_gateway.audit import hash_chain, retention
+from portico_gateway.audit import retention
 from portico_gateway.audit import store as tables
-from portico_gateway.audit.checkpoints import FIRST, Checkpoint, ExpectedHead, HeadFile, SigningPace, StoredCheckpoint
-from portico_gateway.audit.checkpoints import signed as sign
-from portico_gateway.audit.events import ArgumentPolicy, CallRecord, EndedCall, RecordMaker, Screen
+from portico_gateway.audit.events import ArgumentPolicy, EndedCall, RecordMaker, Screen
 from portico_gateway.audit.formats import WRITERS, Format, written_checkpoint
-from portico_gateway.audit.hash_chain import ChainHead
 from portico_gateway.audit.queries import read_record
 from portico_gateway.audit.settings import AuditSettings
-from portico_gateway.audit.signing_keys import AuditKey
 from portico_gateway.audit.sinks import Sink
-from portico_gateway.audit.store import OwnPart, StoredRow
+from portico_gateway.audit.store import StoredRow
 
 log = logging.getLogger("portico")
 
@@ -47,6 +49,9 @@ GROUP_SECONDS = 0.25
 GROUP = 4000
 # How many are written unsigned.
 CHECKPOINT_RECORDS = 1000
+# How long what was written goes unsigned: so long; and so long where many were signed of late.
+SOON_SECONDS, LATE_SECONDS = 1.0, 10.0
+MOST_SPARE = 60.0
 # How often the last checkpoint is written down outside of the store, where there are very many.
 HEAD_SECONDS = 1.0
 # What the params and results of calls may have together that wait to be written.
@@ -58,6 +63,26 @@ CUT_SECONDS = 3600.0
 
 Waiting = EndedCall | tuple[int, str] | CallRecord
 """A call; the moment and the record of one, all but its number; or another record, which is given its number."""
+
+
+class SigningPace:
+    """When to sign: soon, and in the long run no more than one in ten seconds, for each of them is kept, and verified
+    again and again. What was not used of that is spare, for a while in which much is done."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._spare = MOST_SPARE
+
+    @property
+    def due(self) -> float:
+        """The moment at which the next one is to be signed, by the clock of `note`."""
+        return self._at + (SOON_SECONDS if self._spare >= 1 else LATE_SECONDS)
+
+    def note(self, now: float) -> None:
+        """One was signed."""
+        earned = (now - self._at) / LATE_SECONDS
+        self._spare = max(0.0, min(MOST_SPARE, self._spare + earned) - 1)
+        self._at = now
 
 
 class _RecordGroup(Struct, eq=False):

@@ -15,6 +15,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from portico.audit.checkpoints import ExpectedHead, HeadFile
+from portico.audit.jsonl import checkpoint_line, verify_files
+from portico.audit.log_file import trail_parts, verify_trail
+from portico.audit.records import CallRecord
+from portico.audit.signing_keys import PUBLIC, TrustedKeys, read_public
+from portico.audit.verification import AuditReport
 from portico.cli.output import Printer
 from portico.cli.specs import parser_for
 from portico.cli.terminal_text import writing
@@ -24,16 +30,11 @@ from portico.store.database import Database
 from portico.store.errors import BadStatement
 from portico.store.transaction import Transaction
 from portico_gateway.audit import store as tables
-from portico_gateway.audit.audit_sources import verify_files, verify_store
-from portico_gateway.audit.checkpoints import ExpectedHead, HeadFile
-from portico_gateway.audit.events import CallRecord
-from portico_gateway.audit.formats import WRITERS, jsonl_checkpoint, moment
+from portico_gateway.audit.formats import WRITERS, moment
 from portico_gateway.audit.hook import STORE_NAME
-from portico_gateway.audit.log_file import trail_parts, verify_trail
 from portico_gateway.audit.queries import RecordFilter, by_chain, newest
 from portico_gateway.audit.settings import seconds_of
-from portico_gateway.audit.signing_keys import PUBLIC, TrustedKeys, read_public
-from portico_gateway.audit.verification import AuditReport
+from portico_gateway.audit.store import verify_store
 
 # The audits of services that keep one wherever they are served.
 TRAILS = ("system-audit.jsonl", "operator-audit.jsonl")
@@ -169,7 +170,7 @@ class AuditCommand:
                     sys.stdout.write(write(stored, record) + "\n")
                 if form == "jsonl" and wanted == RecordFilter():
                     # With all records, what is signed of them: then the file can be verified by itself.
-                    sys.stdout.writelines(jsonl_checkpoint(one) + "\n" for one in tables.checkpoints(tx))
+                    sys.stdout.writelines(checkpoint_line(one) + "\n" for one in tables.checkpoints(tx))
 
         await self._read(lines)
         return 0

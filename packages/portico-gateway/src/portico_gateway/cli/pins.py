@@ -14,13 +14,11 @@ from portico.cli.logging import set_log_level
 from portico.cli.output import plain_table
 from portico.cli.specs import parser_for
 from portico.cli.terminal_text import one_line
+from portico.definitions import compare_tools, offer_changes, offers_of, read_tool
 from portico.protocol.errors import UsageError
 from portico.transports.event_loop import new_loop
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.tool_pinning import ToolPin
-from portico_services.contracts import lockfile
-from portico_services.contracts.components import offers_of
-from portico_services.contracts.definitions import Contract, contract_of
 
 LONGEST_QUOTE = 2000
 # The exit status.
@@ -62,7 +60,7 @@ def _leave_out(gateway: Gateway, meant: list[str]) -> None:
 def _show(gateway: Gateway, pins: list[ToolPin], arguments: argparse.Namespace, partly: bool) -> int:
     changed = [pin for pin in pins if pin.state != "as pinned"]
     for pin in changed:
-        sys.stdout.write("".join(f"{line}\n" for line in _difference(pin)))
+        sys.stdout.write("".join(f"{line}\n" for line in difference(pin)))
     if not changed:
         print("everything else is as it was approved" if partly else "everything is as it was approved")
         return 0
@@ -110,14 +108,11 @@ def _agrees(count: int) -> bool:
 _IN_CONTRACT = ("name", "inputSchema", "outputSchema", "annotations", "execution", "arguments")
 
 
-def _difference(pin: ToolPin) -> Iterator[str]:
+def difference(pin: ToolPin) -> Iterator[str]:
     """The lines that show it: what it means, and the words as they were and are."""
     yield f"{one_line(f'{pin.alias}.{pin.name}')}: {pin.state}"
     if pin.was is not None and pin.now is not None:
-        for change in lockfile.check(_contract(pin, pin.was), _contract(pin, pin.now)).changes:
-            where = ".".join(part for part in (change.place, change.path) if part and part != "tool")
-            level = "words" if change.is_words else change.level
-            yield f"  {level}: {f'{where}: ' if where else ''}{one_line(change.reason)}"
+        yield from (f"  {line}" for line in _explanation(pin.kind, pin.was, pin.now))
     for member in dict.fromkeys(("title", "description", *(pin.was or {}), *(pin.now or {}))):
         was, now = ((said or {}).get(member) for said in (pin.was, pin.now))
         if was != now and member not in _IN_CONTRACT:
@@ -125,10 +120,24 @@ def _difference(pin: ToolPin) -> Iterator[str]:
             yield from (f"  {name} {word} {_quoted(said)}" for word, said in (("was", was), ("is ", now)) if said)
 
 
-def _contract(pin: ToolPin, said: dict[str, object]) -> Contract:
-    if pin.kind == "tools":
-        return contract_of([said])
-    return Contract(offers=tuple(offers_of("prompt", [said])))
+def _explanation(kind: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return one line for each change of a definition: its level, its place, and what it means."""
+    changes: list[tuple[str, str, str]] = []
+    if kind == "tools":
+        for tool in compare_tools(read_tool(was), read_tool(now)):
+            place = "" if tool.place == "tool" else tool.place
+            changes.append(("words" if tool.is_words else tool.level, _joined(place, tool.path), tool.reason))
+    else:
+        for prompt in offer_changes(offers_of("prompt", [was]), offers_of("prompt", [now])):
+            level = "words" if prompt.is_words else prompt.level
+            changes.append((level, _joined(prompt.offer.kind, prompt.path), prompt.said))
+    if not changes:
+        changes.append(("patch", "", "its definition is written otherwise"))
+    return [f"{level}: {f'{where}: ' if where else ''}{one_line(reason)}" for level, where, reason in changes]
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
 
 
 def _quoted(text: object) -> str:

@@ -38,7 +38,8 @@ FORMS: dict[str, CommandForm] = {
     ),
     "pins": CommandForm(
         "portico pins list|diff|approve FILE [options]",
-        "What the tools behind a gateway were when they were approved, what has changed, and the approval of it.",
+        "What the tools behind a gateway were when they were approved, what has changed, and the approval of it.\n"
+        "Approved definitions are in pins.lock beside FILE, or in the lock file that FILE names.",
         (
             word("action", choices=("list", "diff", "approve")),
             word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json whose upstreams have pins"),

@@ -27,7 +27,7 @@ from portico.transports.targets import Target, Url, target_of
 from portico_gateway.gateway.client_handlers import AnswerSettings, answers_of
 from portico_gateway.gateway.name_filter import name_filter
 from portico_gateway.gateway.naming import LONGEST_NAME, PREFIX, folded_alias, outward
-from portico_gateway.gateway.tool_pinning import FILE, NewTools, PinMode
+from portico_gateway.gateway.tool_pinning import PINS_FILE_NAME, NewTools, PinMode
 from portico_gateway.gateway.views import ViewSettings, checked_views, view_of
 
 if TYPE_CHECKING:
@@ -206,12 +206,12 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
         upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
-        return GatewaySettings(upstreams=upstreams, lock=folder / FILE)
+        return GatewaySettings(upstreams=upstreams, lock=folder / PINS_FILE_NAME)
     unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.ACCESS_SECTIONS})
     if unknown:
         raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
-    lock = about.pop("lock", FILE)
+    lock = about.pop("lock", PINS_FILE_NAME)
     face, always = about.pop("face", None), tuple(about.pop("always", ()))
     code = dict(about.pop("code", {}))
     shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}

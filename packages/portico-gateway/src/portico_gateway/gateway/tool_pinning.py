@@ -7,7 +7,6 @@ upstream is pinned in a lock file, and what is not as it was is told, or held ba
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -17,17 +16,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from portico.definitions import LOCK_VERSION, format_lock, lock_kind, read_lock, write_lock
 from portico.protocol.errors import UsageError
-from portico.protocol.json_depth import decode_bounded
 from portico_gateway.gateway.catalog_entries import ListedEntry
 
 log = logging.getLogger("portico.gateway")
 
-FILE = "contracts.lock"
-# Form 1 had pinned chosen members only: not `_meta`, `icons` and members that are not in the schema.
-FORM = 2
-_OLD_FORM = 1
-LARGEST_FILE = 64 * 1024 * 1024
+PINS_FILE_NAME = "pins.lock"
+# Where gateways wrote their pins before; now the lock of `portico contracts`.
+_OLD_FILE_NAME = "contracts.lock"
 
 PinMode = Literal["off", "warn", "hold"]
 NewTools = Literal["trust", "hold"]
@@ -53,7 +50,7 @@ class _UpstreamPins(Struct):
 
 
 class _PinFile(Struct):
-    lock: int
+    lock: int = LOCK_VERSION
     upstreams: dict[str, _UpstreamPins] = field(default_factory=dict)
 
 
@@ -93,8 +90,8 @@ class Pins:
         # By alias, method and name: the entry, and its definition.
         self._known: dict[tuple[str, str, str], tuple[ListedEntry, dict[str, Any], str]] = {}
         self._told: set[tuple[str, str, str]] = set()
-        # Lock files of an older form that a warning was logged for.
-        self._outdated: set[Path] = set()
+        # Warnings that were logged about a lock file, which is read again and again.
+        self._file_warnings: set[tuple[str, Path]] = set()
 
     def use(self, alias: str, settings: PinSettings) -> None:
         self._settings[alias] = settings
@@ -108,14 +105,22 @@ class Pins:
     def load(self, path: Path) -> None:
         """Read the lock file, if there is one. Raises UsageError for one that makes no sense."""
         self.path = path
-        self._upstreams, form = _read(path)
-        if form != FORM and path not in self._outdated:
-            self._outdated.add(path)
-            log.warning(
+        source = _find_file(path)
+        found = _read(source)
+        self._upstreams = found.upstreams
+        if source != path:
+            self._warn_once("%s holds the pins of this gateway; rename it to %s", source, path.name)
+        if found.lock != LOCK_VERSION:
+            self._warn_once(
                 "%s was written by an older version, which did not pin _meta, icons and unknown members; tools and "
                 "prompts that have them were never approved: see `portico pins diff`, then run `portico pins approve`",
-                path,
+                source,
             )
+
+    def _warn_once(self, message: str, source: Path, *values: str) -> None:
+        if (message, source) not in self._file_warnings:
+            self._file_warnings.add((message, source))
+            log.warning(message, source, *values)
 
     def write(self) -> None:
         """Write the lock file. Raises UsageError."""
@@ -130,7 +135,7 @@ class Pins:
             if path is None:
                 return
             with self._writing:
-                upstreams, _ = _read(path)
+                upstreams = _read(_find_file(path)).upstreams
                 for alias, pins in msgspec.json.decode(known, type=dict[str, _UpstreamPins]).items():
                     there = upstreams.setdefault(alias, pins)
                     for kind in PINNED:
@@ -227,39 +232,28 @@ def _digest(definition: dict[str, Any]) -> str:
     return f"sha256:{sha256(msgspec.json.encode(definition, order='sorted')).hexdigest()}"
 
 
-def _read(path: Path) -> tuple[dict[str, _UpstreamPins], int]:
-    """Return the pins in a lock file, and its form. Those of an older form hold for what they pin: an entry with more
-    members than were pinned has changed."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except FileNotFoundError:
-        return {}, FORM
-    except OSError as failure:
-        raise UsageError(f"{path} cannot be read: {failure.strerror or failure}") from None
-    try:
-        said = decode_bounded(data, type=_PinFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise UsageError(f"{path} holds no pins of a gateway: {failure}") from None
-    if said.lock not in (_OLD_FORM, FORM):
-        raise UsageError(f"{path}: lock must be {FORM} or {_OLD_FORM}, got {said.lock}; upgrade, or approve again")
-    for alias, pins in said.upstreams.items():
+def _read(path: Path) -> _PinFile:
+    """Return the pins in a lock file. Those of an older version hold for what they pin: an entry with more members than
+    were pinned has changed."""
+    found = read_lock(path, "pins", _PinFile)
+    if found is None:
+        return _PinFile()
+    for alias, pins in found.upstreams.items():
         for kind in PINNED:
             for name, pinned in pins.of(kind).items():
                 if pinned.digest != _digest(pinned.definition):
                     raise UsageError(f"{path}: {alias}.{name} does not have the digest beside it")
-    return said.upstreams, said.lock
+    return found
+
+
+def _find_file(path: Path) -> Path:
+    """Return the file to read the pins from: the one with the old name where only that one has pins."""
+    old = path.with_name(_OLD_FILE_NAME)
+    if path.name != PINS_FILE_NAME or path.exists() or not old.exists() or lock_kind(old) == "contracts":
+        return path
+    # Also one that cannot be read: to ignore it would be to approve of everything that was held back.
+    return old
 
 
 def _write(path: Path, upstreams: dict[str, _UpstreamPins]) -> None:
-    """Whole or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    data = msgspec.json.format(msgspec.json.encode(_PinFile(FORM, upstreams), order="sorted"), indent=2)
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:
-            file.write(data + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError as failure:
-        raise UsageError(f"{path} cannot be written: {failure.strerror or failure}") from None
+    write_lock(path, "pins", format_lock("pins", {"upstreams": upstreams}))

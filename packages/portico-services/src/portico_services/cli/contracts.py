@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse
 from portico.cli.terminal_text import one_line
 from portico.client.client import Client
+from portico.definitions import LEVELS, Level, Offer, OfferKind, offers_of
 from portico.jsonschema.argument_issues import did_you_mean
 from portico.jsonschema.explanation import fields
 from portico.protocol.errors import MethodNotFound, UsageError
@@ -26,8 +28,7 @@ from portico_services.contracts import lockfile as lock
 from portico_services.contracts.codegen.client_model import surface
 from portico_services.contracts.codegen.python import python
 from portico_services.contracts.codegen.typescript import typescript
-from portico_services.contracts.components import Offer, OfferKind, offers_of
-from portico_services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
+from portico_services.contracts.definitions import Contract, Definition, contract_of
 from portico_services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
 from portico_services.contracts.lint import LintFinding, lint, lint_offers, lint_tools
 from portico_services.contracts.lockfile import Drift
@@ -138,7 +139,7 @@ class ContractsCommand:
 
     def lock(self) -> int:
         contract, path = self.contract(self.only_target()), self.arguments.lock
-        write_text(path, lock.write(contract))
+        lock.write_file(Path(path), contract)
         counted = f"{path}: {_counted(contract.tools, 'tool')} of {contract.server} {contract.version}"
         self.printer.show({"lock": path, "server": contract.server, "tools": len(contract.tools)}, counted)
         return 0
@@ -214,12 +215,10 @@ class ContractsCommand:
 
     def check(self) -> int:
         path = self.arguments.lock
-        if not os.path.exists(path):
+        found = lock.read_file(Path(path))
+        if found is None:
             raise UsageError(f"there is no file {path}; `portico contracts lock TARGET` writes it")
-        try:
-            pinned = self.chosen(lock.read(read_text(path, LONGEST_FILE)))
-        except lock.BadLock as failure:
-            raise UsageError(f"{path}: {failure}") from None
+        pinned = self.chosen(found)
         # In the revision of the lock, because lists differ between revisions.
         drift = lock.check(pinned, self.contract(self.only_target(), pinned.revision or None))
         allowed: Level = "none" if self.arguments.allow == "nothing" else self.arguments.allow

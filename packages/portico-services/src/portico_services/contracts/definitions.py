@@ -1,4 +1,4 @@
-"""What a server promises, as plain data: its tools' definitions, from a list that may be hostile."""
+"""What a server promises, as plain data: its tools' definitions, with names and notes for contracts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
+from portico.definitions import Level, ListedTool, Offer, read_tool
 from portico.extend import NearNames
-from portico.jsonschema import LONGEST_SCHEMA, UNREADABLE
-from portico_services.contracts.components import Offer
 from portico_services.contracts.invocation_names import (
     INVOCATION,
     NOTES,
@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 # Of the messages, the error format and the rules for specifications. No revision of the protocol: those are dates.
 CONTRACT_VERSION = "1.0.0"
-
-Level = Literal["none", "patch", "minor", "breaking"]
-LEVELS: tuple[Level, ...] = ("none", "patch", "minor", "breaking")
 
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 _LOOSE = re.compile(r"v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
@@ -72,10 +69,6 @@ def _order(found: re.Match[str]) -> tuple[Any, ...]:
     return int(found[1]), int(found[2]), int(found[3]), not parts, ranks
 
 
-def worst(levels: list[Level]) -> Level:
-    return max(levels, key=LEVELS.index, default="none")
-
-
 def demanded(old: Version, level: Level) -> Version:
     """The least version that may carry a change of this level."""
     if level == "breaking":
@@ -89,16 +82,6 @@ def keeps(wanted: str, offered: str) -> bool:
     """Whether what was written for one version works with another: the same major, and not older."""
     ours, theirs = parse(wanted), parse(offered)
     return ours is not None and theirs is not None and ours.major == theirs.major and theirs >= ours
-
-
-Schema = dict[str, Any]
-
-# Honest schemas have a few kilobytes, and a dozen levels.
-DEEPEST_SCHEMA = 128
-
-HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-# What a hint means where none is given (server/tools, ToolAnnotations).
-ASSUMED = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 
 
 class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,30 +110,13 @@ class SpecNotes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     security: list[str] = field(default_factory=list)
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class Definition(ListedTool, frozen=True, kw_only=True):
     """One tool as it is promised."""
 
-    name: str
     invocation: str
-    title: str = ""
-    description: str = ""
     # As declared by the tool; empty if it declares none.
     version: str = ""
-    input_schema: Schema = field(default_factory=dict)
-    output_schema: Schema | None = None
-    annotations: dict[str, Any] = field(default_factory=dict)
-    # Whether it may be called as a task: "forbidden" or nothing, "optional", "required".
-    task: str = ""
-    # The members that the others do not cover, such as icons, `_meta` and those that are not in the schema: a host may
-    # show them, and a model may read them.
-    others: dict[str, Any] = field(default_factory=dict)
     notes: SpecNotes = SpecNotes()
-    # Why the author's notes could not be read.
-    trouble: str = ""
-
-    def hint(self, name: str) -> bool:
-        said = self.annotations.get(name)
-        return said if isinstance(said, bool) else ASSUMED[name]
 
 
 class Contract(Struct, frozen=True, kw_only=True, dict=True):
@@ -224,64 +190,21 @@ def contract_of(
 
 def definition_of(entry: Mapping[str, Any], module: str = "", taken: Iterable[str] = ()) -> Definition:
     """One entry of `tools/list`. `taken`: invocation names that others have."""
-    meta = _mapping(entry.get("_meta"))
-    name = str(entry["name"])
-    said = meta.get(INVOCATION)
-    wanted = said if isinstance(said, str) and is_invocation(said) else invocation(module, name)
+    meta = entry.get("_meta")
+    meta = meta if isinstance(meta, Mapping) else {}
+    said, version = meta.get(INVOCATION), meta.get(VERSION)
+    wanted = said if isinstance(said, str) and is_invocation(said) else invocation(module, str(entry["name"]))
     notes, trouble = _notes(meta.get(NOTES))
-    takes, troubled = _schema(entry.get("inputSchema"))
-    gives, also = _schema(entry.get("outputSchema"))
+    # These three have fields of their own.
+    meta = {name: value for name, value in meta.items() if name not in (NOTES, VERSION, INVOCATION)}
+    members = asdict(read_tool({**entry, "_meta": meta}))
+    members["trouble"] = trouble or members["trouble"]
     return Definition(
-        name=name,
+        **members,
         invocation=numbered(wanted, taken),
-        title=_text(entry.get("title")),
-        description=_text(entry.get("description")),
-        version=_text(meta.get(VERSION)),
-        input_schema=takes or {},
-        output_schema=gives,
-        annotations=dict(_mapping(entry.get("annotations"))),
-        task=_text(_mapping(entry.get("execution")).get("taskSupport")),
-        others=_others(entry, meta),
+        version=version if isinstance(version, str) else "",
         notes=notes,
-        trouble=trouble or troubled or also,
     )
-
-
-_COVERED = {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution", "_meta"}
-
-
-def _others(entry: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: said for name, said in entry.items() if name not in _COVERED and said is not None}
-    own = {name: said for name, said in meta.items() if name not in (NOTES, VERSION, INVOCATION)}
-    found |= {"_meta": own} if own else {}
-    if not found or _is_shallow(found):
-        return found
-    return {UNREADABLE: hashlib.sha256(repr(found).encode(errors="backslashreplace")).hexdigest()}
-
-
-def _schema(said: Any) -> tuple[Schema | None, str]:
-    """A schema that can be gone through. Of one that cannot only its fingerprint is kept, so that changes are seen."""
-    if not isinstance(said, Mapping):
-        return None, ""
-    if _is_shallow(said):
-        encoded = msgspec.json.encode(said)
-        if len(encoded) <= LONGEST_SCHEMA:
-            return dict(said), ""
-    else:
-        encoded = repr(said).encode(errors="backslashreplace")
-    fingerprint = hashlib.sha256(encoded).hexdigest()
-    why = f"a schema of it is longer than {LONGEST_SCHEMA} bytes, or deeper than {DEEPEST_SCHEMA} levels"
-    return {"type": "object", UNREADABLE: fingerprint}, why
-
-
-def _is_shallow(schema: Any) -> bool:
-    level = [schema]
-    for _ in range(DEEPEST_SCHEMA):
-        inside = [one for one in level if isinstance(one, dict | list)]
-        level = [part for one in inside for part in (one.values() if isinstance(one, dict) else one)]
-        if not level:
-            return True
-    return False
 
 
 def _notes(said: Any) -> tuple[SpecNotes, str]:
@@ -291,14 +214,6 @@ def _notes(said: Any) -> tuple[SpecNotes, str]:
         return msgspec.convert(said, SpecNotes), ""
     except msgspec.ValidationError as failure:
         return SpecNotes(), f"its notes (_meta, {NOTES}) cannot be read: {str(failure).replace('`', chr(39))}"
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 # As JSON again

@@ -9,52 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Struct
 
-from portico.jsonschema import Effect, Shift, shifts
+from portico.definitions import Level, OfferChange, compare_tools, offer_changes, worst
 from portico_services.contracts import definitions
-from portico_services.contracts.components import OfferChange, offer_changes
-from portico_services.contracts.definitions import ASSUMED, HINTS, Contract, Definition, Level
+from portico_services.contracts.definitions import Contract, Definition
 from portico_services.contracts.outcomes import data_schema
 
 Place = Literal["tool", "input", "output", "server", "prompt", "resource", "template"]
 
 MOST_CHANGES = 1000
-
-_INPUT: dict[Effect, Level] = {
-    "wider": "minor",
-    "narrower": "breaking",
-    "changed": "breaking",
-    "added": "minor",
-    "added required": "breaking",
-    "removed": "breaking",
-    "open": "minor",
-    "closed": "breaking",
-    "default": "minor",
-    "words": "patch",
-    "form": "patch",
-}
-# What a tool gives may become more certain, not less; more members do no harm to callers that read by name.
-_OUTPUT: dict[Effect, Level] = {
-    "wider": "breaking",
-    "narrower": "minor",
-    "changed": "breaking",
-    "added": "minor",
-    "added required": "minor",
-    "removed": "breaking",
-    "open": "minor",
-    "closed": "minor",
-    "default": "patch",
-    "words": "patch",
-    "form": "patch",
-}
-# What a file of specifications says in its own way.
-_SMALL = ("words", "form", "default")
-# Each hint, the value that asks for more care, and what that means.
-_CARE = {
-    "readOnlyHint": (False, "may change something now", "only reads now"),
-    "destructiveHint": (True, "may delete something now", "deletes nothing now"),
-    "idempotentHint": (False, "must not be repeated without harm any more", "may be repeated without harm now"),
-    "openWorldHint": (True, "reaches outside the server now", "stays inside the server now"),
-}
 
 
 class ContractChange(Struct, frozen=True):
@@ -106,7 +68,7 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
         found = list(_changes(before, after, old, new, heirs))
         changes += found[: MOST_CHANGES - len(changes)]
         if found:
-            verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
+            verdicts.append(_verdict(before, after, old, new, worst([one.level for one in found])))
     if definitions.went_back(old.version, new.version):
         said = f"the version went back from {old.version} to {new.version}"
         changes.append(ContractChange("", "patch", "server", "version", said, ""))
@@ -115,14 +77,13 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
         changes.append(ContractChange("", "patch", "server", "instructions", said, "", is_words=True))
     if old.offers is not None and new.offers is not None:
         changes += islice(map(_offered, offer_changes(old.offers, new.offers)), max(MOST_CHANGES - len(changes), 0))
-    return Difference(definitions.worst([one.level for one in changes]), changes, verdicts)
+    return Difference(worst([one.level for one in changes]), changes, verdicts)
 
 
 def _offered(change: OfferChange) -> ContractChange:
-    level: Level = "breaking" if change.is_breaking else "patch" if change.is_words else "minor"
     todo = f"Look at it before you use it: {change.said}." if change.is_breaking else ""
     offer = change.offer
-    return ContractChange(offer.key, level, offer.kind, change.path, change.said, todo, is_words=change.is_words)
+    return ContractChange(offer.key, change.level, offer.kind, change.path, change.said, todo, change.is_words)
 
 
 Pair = tuple[Definition | None, Definition | None]
@@ -177,17 +138,15 @@ def _changes(
     elif after is None:
         yield _removed(before, heirs)
     else:
-        if old.in_full and new.in_full:
+        in_full = old.in_full and new.in_full
+        if in_full:
             if old.server and new.server and before.invocation != after.invocation:
                 said = f"it is called by `{after.invocation}` now, and was by `{before.invocation}`"
                 todo = f"Call it by `{after.invocation}` in contracts."
                 yield ContractChange(after.name, "breaking", "tool", "invocation", said, todo)
             yield from _older(before, after)
-            yield from _texts(before, after)
-            yield from _hints(before, after)
-            yield from _tasks(before, after)
-        yield from _inputs(before, after, words=old.in_full and new.in_full)
-        yield from _outputs(before, after, words=old.in_full and new.in_full)
+        for one in compare_tools(before, after, in_full=in_full, data_schema=data_schema):
+            yield ContractChange(after.name, one.level, one.place, one.path, one.reason, one.migration, one.is_words)
 
 
 def _removed(tool: Definition, heirs: Heirs) -> ContractChange:
@@ -212,102 +171,6 @@ def _older(before: Definition, after: Definition) -> Iterator[ContractChange]:
     if definitions.went_back(before.version, after.version):
         said = f"the version went back from {before.version} to {after.version}"
         yield ContractChange(after.name, "patch", "tool", "version", said, "")
-
-
-def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
-    for word in ("title", "description"):
-        if getattr(before, word) != getattr(after, word):
-            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another", "", is_words=True)
-    for member in sorted({*before.others, *after.others}):
-        if before.others.get(member) != after.others.get(member):
-            said = f"the member {member} is another"
-            yield ContractChange(after.name, "patch", "tool", member, said, "", is_words=True)
-
-
-def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
-    for hint in HINTS:
-        was, now = before.hint(hint), after.hint(hint)
-        careful, worse, better = _CARE[hint]
-        if was == now:
-            if before.annotations.get(hint) != after.annotations.get(hint):
-                said = f"{hint} is {'said' if hint in after.annotations else 'left unsaid'}, and means the same"
-                yield ContractChange(after.name, "patch", "tool", hint, said, "")
-        elif now is careful:
-            todo = f"Decide anew whether it may be called without asking: {hint} is {_json(now)}."
-            yield ContractChange(after.name, "breaking", "tool", hint, f"it {worse}", todo)
-        else:
-            yield ContractChange(after.name, "minor", "tool", hint, f"it {better}", "")
-    others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
-    for name in sorted(others):
-        if before.annotations.get(name) != after.annotations.get(name):
-            said = f"the annotation {name} is another"
-            yield ContractChange(after.name, "patch", "tool", name, said, "", is_words=True)
-
-
-def _json(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _tasks(before: Definition, after: Definition) -> Iterator[ContractChange]:
-    was, now = (one.task or "forbidden" for one in (before, after))
-    if was == now:
-        return
-    level: Level = "minor" if now == "optional" else "breaking"
-    todo = {"required": "Call it as a task.", "forbidden": "Call it as an ordinary call."}.get(now, "")
-    yield ContractChange(
-        after.name, level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo
-    )
-
-
-def _inputs(before: Definition, after: Definition, *, words: bool) -> Iterator[ContractChange]:
-    for shift in shifts(before.input_schema, after.input_schema):
-        if words or shift.effect not in _SMALL:
-            what = f"the parameter `{shift.path}`" if shift.path else "the object of arguments"
-            level = _INPUT[shift.effect]
-            todo = _input_todo(shift) if level == "breaking" else ""
-            is_words = shift.effect == "words"
-            yield ContractChange(after.name, level, "input", shift.path, f"{what} {shift.said}", todo, is_words)
-
-
-def _input_todo(shift: Shift) -> str:
-    if shift.effect == "removed":
-        return f"Leave out `{shift.path}`."
-    if shift.effect == "added required" or shift.said == "is required now":
-        return f"Give `{shift.path}` with every call."
-    if shift.effect == "closed":
-        return "Leave out members that the schema does not name."
-    return f"Look at what you give as `{shift.path}`: it {shift.said}." if shift.path else "Look at what you give."
-
-
-def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[ContractChange]:
-    was, now = before.output_schema, after.output_schema
-    if was is None and now is None:
-        return
-    if now is None:
-        yield ContractChange(
-            after.name, "breaking", "output", "", "nothing is promised about what it gives any more", _LOOK
-        )
-    elif was is None:
-        yield ContractChange(after.name, "minor", "output", "", "what it gives has a schema now", "")
-    else:
-        for shift in shifts(data_schema(was), data_schema(now)):
-            if words or shift.effect not in _SMALL:
-                what = f"the field `{shift.path}`" if shift.path else "what it gives"
-                level = _OUTPUT[shift.effect]
-                todo = _output_todo(shift) if level == "breaking" else ""
-                is_words = shift.effect == "words"
-                yield ContractChange(after.name, level, "output", shift.path, f"{what} {shift.said}", todo, is_words)
-
-
-_LOOK = "Look at what it gives before you use it."
-
-
-def _output_todo(shift: Shift) -> str:
-    if shift.effect == "removed":
-        return f"Do without `{shift.path}` in results."
-    if shift.said == "is optional now":
-        return f"Be prepared for results without `{shift.path}`."
-    return f"Be prepared in results: `{shift.path}` {shift.said}." if shift.path else _LOOK
 
 
 # For people

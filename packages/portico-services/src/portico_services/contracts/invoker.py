@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from portico import Error, ProtocolError
 from portico.auth import AuthorizationFailed
+from portico.definitions import LISTS, Offer, offers_of
 from portico.extend import (
     MODERN,
     BadStatus,
@@ -32,7 +33,6 @@ from portico.extend import (
 )
 from portico.jsonschema import Complaint, SchemaError, complaints
 from portico_services.contracts import outcomes
-from portico_services.contracts.components import LISTS, Offer, offers_of
 from portico_services.contracts.contract_cache import MOST_PAGES, KeptContracts
 from portico_services.contracts.definitions import Contract, Definition
 from portico_services.contracts.outcomes import Outcome

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
+from portico.definitions import hides, spells_hidden, visible
 from portico.jsonschema import (
     Schema,
     TableField,
@@ -23,7 +24,6 @@ from portico.jsonschema import (
 )
 from portico_services.contracts import definitions, schemas
 from portico_services.contracts.definitions import Contract, Definition, plain
-from portico_services.contracts.invisible_chars import hides, spells_hidden, visible
 from portico_services.contracts.invocation_names import is_invocation
 from portico_services.contracts.markdown import Fence, Table
 from portico_services.contracts.outcomes import UNDECLARED, require_validator

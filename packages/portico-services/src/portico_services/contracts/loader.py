@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from portico.definitions import LockFileError
 from portico.extend import decode_bounded
 from portico_services.contracts import lockfile, spec_parser
 from portico_services.contracts.definitions import Contract, Definition, contract_of
@@ -39,7 +40,7 @@ def from_value(value: Any) -> Contract:
     if "lock" in value:
         try:
             return lockfile.read(msgspec.json.encode(value))
-        except lockfile.BadLock as failure:
+        except LockFileError as failure:
             raise UnreadableContract(str(failure)) from None
     result = value.get("result", value)
     if isinstance(result, Mapping) and isinstance(result.get("tools"), list):

@@ -6,13 +6,24 @@ model or a program sees of a tool, a prompt, a resource or a template is pinned,
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
-from portico.extend import decode_bounded
-from portico_services.contracts.components import LISTS, Offer, OfferKind, offers_of
+from portico import UsageError
+from portico.definitions import (
+    LISTS,
+    LockFileError,
+    Offer,
+    OfferKind,
+    format_lock,
+    offers_of,
+    parse_lock,
+    read_lock,
+    write_lock,
+)
 from portico_services.contracts.definitions import (
     CONTRACT_VERSION,
     Contract,
@@ -22,17 +33,8 @@ from portico_services.contracts.definitions import (
     plain,
 )
 from portico_services.contracts.diff import ContractChange, Difference, diff
-from portico_services.contracts.markdown import pretty
 
 FILE = "contracts.lock"
-# Form 1 did not pin `_meta`, icons and unknown members: where there are some, they count as changed.
-FORM = 2
-_OLD_FORM = 1
-LONGEST = 32 * 1024 * 1024
-
-
-class BadLock(ValueError):
-    """A file that is no lock, or one that was changed by hand."""
 
 
 class _PinnedServer(Struct, frozen=True):
@@ -48,7 +50,6 @@ class _Pinned(Struct, frozen=True):
 
 
 class _Lock(Struct, frozen=True):
-    lock: int
     contract: str
     server: _PinnedServer = _PinnedServer()
     tools: dict[str, _Pinned] = field(default_factory=dict)
@@ -71,38 +72,53 @@ class Drift(Struct, frozen=True):
 
 
 def write(contract: Contract) -> str:
-    """The text of a lock, the same for the same promises: tools stand in the order of their names."""
+    """Return the text of a lock, the same for the same promises."""
     server = {
         "name": contract.server,
         "version": contract.version,
         "revision": contract.revision,
         "instructions": contract.instructions,
     }
-    tools = {
-        tool.name: {"digest": f"sha256:{digest(tool)}", "definition": plain(tool)}
-        for tool in sorted(contract.tools, key=lambda tool: tool.name)
-    }
-    said = {"lock": FORM, "contract": CONTRACT_VERSION, "server": server, "tools": tools}
-    return pretty({**said, **_pinned_offers(contract)}) + "\n"
+    tools = {tool.name: _pinned(digest(tool), plain(tool)) for tool in contract.tools}
+    said = {"contract": CONTRACT_VERSION, "server": server, "tools": tools}
+    return format_lock("contracts", {**said, **_pinned_offers(contract)})
 
 
 def _pinned_offers(contract: Contract) -> dict[str, dict[str, Any]]:
     if contract.offers is None:
         return {}
     found: dict[str, dict[str, Any]] = {f"{kind}s": {} for kind in LISTS}
-    for one in sorted(contract.offers, key=lambda offer: offer.key):
-        found[f"{one.kind}s"][one.key] = {"digest": f"sha256:{one.digest}", "definition": one.definition}
+    for one in contract.offers:
+        found[f"{one.kind}s"][one.key] = _pinned(one.digest, one.definition)
     return found
 
 
+def _pinned(digest: str, definition: dict[str, Any]) -> dict[str, Any]:
+    # The keys of a lock are sorted, those of a definition are not: specifications and clients that are made from a lock
+    # have the parameters in the order of the server.
+    return {"digest": f"sha256:{digest}", "definition": Raw(msgspec.json.encode(definition))}
+
+
 def read(text: str | bytes) -> Contract:
-    """What was pinned. Raises BadLock."""
+    """Return the contract in the text of a lock. Raises LockFileError."""
+    return _contract(parse_lock(text, "contracts", _Lock))
+
+
+def read_file(path: Path) -> Contract | None:
+    """Return the contract in a lock, or None if there is no such file. Raises UsageError."""
+    said = read_lock(path, "contracts", _Lock)
     try:
-        said = decode_bounded(text, type=_Lock)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise BadLock(f"this is no {FILE}: {str(failure).replace('`', chr(39))}") from None
-    if said.lock not in (_OLD_FORM, FORM):
-        raise BadLock(f"lock must be {FORM} or {_OLD_FORM} in {FILE}, got {said.lock}: write the file again")
+        return None if said is None else _contract(said)
+    except LockFileError as failure:
+        raise UsageError(f"{path}: {failure}") from None
+
+
+def write_file(path: Path, contract: Contract) -> None:
+    """Write the lock of a contract. Raises UsageError."""
+    write_lock(path, "contracts", write(contract))
+
+
+def _contract(said: _Lock) -> Contract:
     server = said.server
     return Contract(
         server=server.name,
@@ -124,17 +140,21 @@ def _read_offers(said: _Lock) -> tuple[Offer, ...] | None:
         for key, one in (listed or {}).items():
             offers = offers_of(kind, [one.definition])
             if not offers or offers[0].key != key or f"sha256:{offers[0].digest}" != one.digest:
-                raise BadLock(f"the definition of {key!r} does not have the digest beside it: write the file anew")
+                raise LockFileError(
+                    f"the definition of {key!r} does not have the digest beside it: write the file again"
+                )
             found += offers
     return tuple(found)
 
 
 def _read(name: str, pinned: _Pinned) -> Definition:
     if pinned.definition.get("name") != name:
-        raise BadLock(f"the definition of {name!r} has another name: write the file anew")
+        raise LockFileError(f"the definition of {name!r} has another name: write the file again")
     tool = definition_of(pinned.definition)
     if f"sha256:{digest(tool)}" != pinned.digest:
-        raise BadLock(f"the definition of {name!r} does not have the digest beside it: the file was changed by hand")
+        raise LockFileError(
+            f"the definition of {name!r} does not have the digest beside it: the file was changed by hand"
+        )
     return tool
 
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
-from portico_services.contracts.invisible_chars import is_seen, visible
+from portico.definitions import visible, visible_json
 
 # Writing
 
@@ -61,18 +60,7 @@ def fence(language: str, body: str) -> str:
 
 
 def json_block(value: Any) -> str:
-    return fence("json", pretty(value))
-
-
-def pretty(value: Any) -> str:
-    """JSON for reading, and nothing in it that cannot be seen."""
-    said = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return "".join(char if char == "\n" or (char.isprintable() and is_seen(char)) else _units(char) for char in said)
-
-
-def _units(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return fence("json", visible_json(value))
 
 
 # Reading

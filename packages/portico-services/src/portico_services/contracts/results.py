@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from portico.definitions import Level
 from portico.jsonschema import draft07
 from portico_services.contracts import definitions
 from portico_services.contracts.background_calls import BackgroundCall, CallLogLine
-from portico_services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Level
+from portico_services.contracts.definitions import CONTRACT_VERSION, Contract, Definition
 from portico_services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico_services.contracts.lint import LintFinding
 from portico_services.contracts.outcomes import Outcome, data_schema, is_declared

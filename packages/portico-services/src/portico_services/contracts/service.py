@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
+from portico.definitions import visible_json
 from portico.extend import ERROR, RESULT, Handler, InvalidParams, explained, identity_of
 from portico.jsonschema import codegen
 from portico.protocol import notifications
@@ -40,7 +41,6 @@ from portico_services.contracts.definitions import Contract, Definition
 from portico_services.contracts.diff import Stopped, diff
 from portico_services.contracts.invocation_names import INVOCATION, NOTES
 from portico_services.contracts.lint import lint, lint_tools
-from portico_services.contracts.markdown import pretty
 from portico_services.contracts.outcomes import Outcome, require_validator
 from portico_services.contracts.spec_writer import render
 from portico_services.contracts.tool_search import search
@@ -134,7 +134,7 @@ class Contracts(Service):
             offer = self.resource(
                 f"spec://contract/{name}", name=name, description=said, mime_type="application/schema+json", inline=True
             )
-            offer(partial(pretty, schema))
+            offer(partial(visible_json, schema))
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -398,7 +398,7 @@ class Contracts(Service):
     @resource("spec://tools", mime_type="application/json")
     async def tools(self, ctx: Context) -> str:
         """All tools of this server, with their versions and invocation names."""
-        return pretty(results.listing(await self._contract(ctx)))
+        return visible_json(results.listing(await self._contract(ctx)))
 
     @resource("spec://tools/{name}", mime_type="text/markdown")
     async def specification(self, ctx: Context, name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from portico.definitions import visible_json
 from portico.jsonschema import (
     Complaint,
     Schema,
@@ -19,7 +20,7 @@ from portico.jsonschema import (
 )
 from portico_services.contracts import outcomes
 from portico_services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example, Failure
-from portico_services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
+from portico_services.contracts.markdown import cell, code, fence, json_block, line, prose, table
 from portico_services.contracts.outcomes import data_schema, require_validator
 from portico_services.contracts.schemas import ERROR_TYPES
 from portico_services.contracts.spec_parser import CHAPTERS
@@ -132,7 +133,7 @@ def _code_cell(text: str) -> str:
 
 
 def _required(one: TableField) -> tuple[str, str]:
-    default = _code_cell(pretty(one.schema["default"])) if "default" in one.schema else ""
+    default = _code_cell(visible_json(one.schema["default"])) if "default" in one.schema else ""
     return ("yes" if one.required else "no"), default if len(default) <= LONGEST_CELL else "(see the schema)"
 
 

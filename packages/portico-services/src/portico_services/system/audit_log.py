@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from portico.extend import CallRecord, FileTrail, trail_parts, verify_trail, without_secrets
+from portico.audit import CallRecord, FileTrail, redact_secrets, trail_parts, verify_trail
 from portico_services.system.errors import Denied
 from portico_services.system.logs.entries import iso
 from portico_services.system.results import AuditRecord
@@ -107,6 +107,6 @@ def _short(arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments as they were given, but not at any length, and without secrets."""
     given = {name: value for name, value in arguments.items() if value is not None}
     return {
-        name: without_secrets(value[: 20 * LONGEST_ARGUMENT])[:LONGEST_ARGUMENT] if isinstance(value, str) else value
+        name: redact_secrets(value[: 20 * LONGEST_ARGUMENT])[:LONGEST_ARGUMENT] if isinstance(value, str) else value
         for name, value in given.items()
     }

@@ -7,9 +7,9 @@ import re
 import textwrap
 from collections.abc import Iterable
 
+from portico.definitions import visible
 from portico.jsonschema import codegen
 from portico_services.contracts.codegen.client_model import Surface, ToolMethod
-from portico_services.contracts.invisible_chars import visible
 from portico_services.contracts.markdown import prose
 
 WIDTH = 100

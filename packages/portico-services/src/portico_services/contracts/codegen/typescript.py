@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from portico.definitions import visible
 from portico.jsonschema import codegen
 from portico_services.contracts.codegen.client_model import Surface, ToolMethod
-from portico_services.contracts.invisible_chars import visible
 
 _BASIC = {
     "string": "string",

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from portico.definitions.comparison import Level
+
 OfferKind = Literal["prompt", "resource", "template"]
 
 # Of each kind the list it stands in, the member that lists hold it under, and the member that it is found by.
@@ -50,6 +52,10 @@ class OfferChange(Struct, frozen=True):
     said: str
     is_breaking: bool = False
     is_words: bool = False
+
+    @property
+    def level(self) -> Level:
+        return "breaking" if self.is_breaking else "patch" if self.is_words else "minor"
 
 
 def offers_of(kind: OfferKind, listed: Iterable[Any]) -> list[Offer]:

@@ -13,14 +13,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from portico.audit.hash_chain import ChainHead, marks
+from portico.audit.signing_keys import AuditKey
 from portico.protocol.errors import UsageError
-from portico_gateway.audit.hash_chain import ChainHead
-from portico_gateway.audit.signing_keys import AuditKey
 
 FIRST = "0" * 64
-# How long what was written goes unsigned: so long; and so long where many were signed of late.
-SOON_SECONDS, LATE_SECONDS = 1.0, 10.0
-MOST_SPARE = 60.0
 
 
 class Cut(Struct, frozen=True, omit_defaults=True):
@@ -52,24 +49,16 @@ class Checkpoint(Struct, frozen=True, omit_defaults=True):
     cut: Cut | None = None
 
 
-class SigningPace:
-    """When to sign: soon, and in the long run no more than one in ten seconds, for each of them is kept, and verified
-    again and again. What was not used of that is spare, for a while in which much is done."""
+class OwnPart(Struct, frozen=True):
+    """What a process says of its own chain: how far it has come, and the hashes since its last checkpoint."""
 
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._spare = MOST_SPARE
+    chain: str
+    head: ChainHead
+    hashes: list[bytes]
 
-    @property
-    def due(self) -> float:
-        """The moment at which the next one is to be signed, by the clock of `note`."""
-        return self._at + (SOON_SECONDS if self._spare >= 1 else LATE_SECONDS)
-
-    def note(self, now: float) -> None:
-        """One was signed."""
-        earned = (now - self._at) / LATE_SECONDS
-        self._spare = max(0.0, min(MOST_SPARE, self._spare + earned) - 1)
-        self._at = now
+    def marks(self) -> dict[str, ChainMarks]:
+        first = self.head.number - len(self.hashes) + 1
+        return {self.chain: ChainMarks(first, marks(self.hashes))} if self.hashes else {}
 
 
 class StoredCheckpoint(Struct, frozen=True):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
+
+import msgspec
 
 # Letters and marks that have no shape, of which Python says that they can be printed (Unicode,
 # Default_Ignorable_Code_Point), and the empty pattern of Braille. Which shape an emoji has, 0xFE0E and 0xFE0F choose.
@@ -47,3 +50,16 @@ def spells_hidden(text: str) -> bool:
 
 def _escape(char: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
+def visible_json(value: Any, *, sort: bool = False) -> str:
+    """Return indented JSON for reading, with every character that cannot be seen escaped."""
+    text = msgspec.json.format(msgspec.json.encode(value, order="sorted" if sort else None), indent=2).decode()
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(char if char == "\n" or (char.isprintable() and is_seen(char)) else _units(char) for char in text)
+
+
+def _units(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from portico_gateway.audit.checkpoints import (
+from portico.audit.checkpoints import (
     ChainMarks,
     Checkpoint,
     Cut,
@@ -23,8 +23,8 @@ from portico_gateway.audit.checkpoints import (
     StoredCheckpoint,
     read_checkpoint,
 )
-from portico_gateway.audit.hash_chain import MARK_BYTES, ChainHead, marks, origin
-from portico_gateway.audit.signing_keys import TrustedKeys
+from portico.audit.hash_chain import MARK_BYTES, ChainHead, marks, origin
+from portico.audit.signing_keys import TrustedKeys
 
 Damage = Literal["changed", "removed", "reordered", "inserted", "cut off", "put back"]
 Row = tuple[int, int, str, str]

@@ -17,25 +17,24 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.protocol.errors import UsageError
-from portico.protocol.jsonrpc import to_line
-from portico_gateway.audit import hash_chain
-from portico_gateway.audit.audit_sources import AuditLine, read_line, verify_files
-from portico_gateway.audit.checkpoints import (
+from portico.audit import hash_chain
+from portico.audit.checkpoints import (
     FIRST,
     Checkpoint,
     ExpectedHead,
     HeadFile,
+    OwnPart,
     checkpoint_hash,
     read_checkpoint,
     signed,
 )
-from portico_gateway.audit.events import CallRecord
-from portico_gateway.audit.formats import jsonl_checkpoint
-from portico_gateway.audit.hash_chain import ChainHead
-from portico_gateway.audit.signing_keys import PUBLIC, AuditKey, TrustedKeys, load_or_make, read_public
-from portico_gateway.audit.store import OwnPart
-from portico_gateway.audit.verification import AuditReport, Tampering
+from portico.audit.hash_chain import ChainHead
+from portico.audit.jsonl import AuditLine, checkpoint_line, read_line, record_line, verify_files
+from portico.audit.records import CallRecord
+from portico.audit.signing_keys import PUBLIC, AuditKey, TrustedKeys, load_or_make, read_public
+from portico.audit.verification import AuditReport, Tampering
+from portico.protocol.errors import UsageError
+from portico.protocol.jsonrpc import to_line
 
 LARGEST_FILE = 10 * 2**20
 CHECKPOINT_RECORDS = 1000
@@ -84,7 +83,7 @@ class FileTrail:
         record = replace(record, number=self._number + 1, owner=self._owner)
         body = to_line(msgspec.json.encode(record))
         last = hash_chain.link(self._last, body)
-        lines.append(f'{{"chain":"{self._chain}","hash":"{last.hex()}","record":{body.decode()}}}')
+        lines.append(record_line(self._chain, last.hex(), body.decode()))
         self._number, self._last = record.number, last
         self._unsigned.append(last)
         if not self._is_signed or len(self._unsigned) >= CHECKPOINT_RECORDS:
@@ -110,7 +109,7 @@ class FileTrail:
         said = Checkpoint(self._seen + 1, at, self._previous, self._key.id, self._chain, heads=heads, marks=marks)
         stored = signed(said, self._key)
         self._seen, self._previous = stored.number, stored.hash
-        return jsonl_checkpoint(stored)
+        return checkpoint_line(stored)
 
     def _write(self, lines: list[str]) -> int:
         if not lines:

@@ -1,4 +1,4 @@
-"""Where an audit is found to be verified or read: a store, or files of JSON lines."""
+"""An audit as JSON lines, one record or checkpoint a line: write, read and verify them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.protocol.errors import UsageError
-from portico.store.transaction import Transaction
-from portico_gateway.audit import store
-from portico_gateway.audit.checkpoints import ExpectedHead, StoredCheckpoint
-from portico_gateway.audit.signing_keys import TrustedKeys
-from portico_gateway.audit.verification import (
+from portico.audit.checkpoints import ExpectedHead, StoredCheckpoint
+from portico.audit.signing_keys import TrustedKeys
+from portico.audit.verification import (
     AuditReport,
     ChainCheck,
     CheckpointCheck,
@@ -22,30 +19,10 @@ from portico_gateway.audit.verification import (
     Tampering,
     report,
 )
+from portico.protocol.errors import UsageError
 
 PAGE = 10_000
 LONGEST_LINE = 1024 * 1024
-
-
-def verify_store(tx: Transaction, keys: TrustedKeys, expected: ExpectedHead | None = None) -> AuditReport:
-    """The audit of a store, as it is at one moment."""
-    signed = CheckpointCheck(keys, expected)
-    for stored in store.checkpoints(tx):
-        signed.feed(stored)
-    signed.end()
-    return report(signed, _store_checks(tx, signed))
-
-
-def _store_checks(tx: Transaction, signed: CheckpointCheck) -> Iterator[ChainCheck]:
-    for name in sorted({*signed.chains, *store.chains(tx)}):
-        check = ChainCheck(name, signed.chains.get(name))
-        for page in store.records_of(tx, name):
-            check.feed(page)
-        check.end()
-        yield check
-
-
-# Files
 
 
 class AuditLine(Struct):
@@ -56,6 +33,16 @@ class AuditLine(Struct):
     record: Raw = Raw()
     checkpoint: str = ""
     signature: str = ""
+
+
+def record_line(chain: str, hash: str, body: str) -> str:
+    """Return the line of a record. `body` is the JSON that was hashed, and stays as it is."""
+    return f'{{"chain":"{chain}","hash":"{hash}","record":{body}}}'
+
+
+def checkpoint_line(stored: StoredCheckpoint) -> str:
+    """Return the line of a checkpoint."""
+    return msgspec.json.encode({"signature": stored.signature, "checkpoint": stored.body}).decode()
 
 
 class _NumberedRecord(Struct):
