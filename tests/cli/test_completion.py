@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from portico.cli import completion_cache
+from portico.cli.commands import COMMANDS, all_commands
 from portico.cli.completion import complete
-from portico.cli.main import COMMANDS
 from portico.cli.specs import FORMS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "line, offered",
     [
-        ([""], [*COMMANDS, "--help", "--version"]),
+        ([""], [*all_commands(), "--help", "--version"]),
         (["c"], ["call", "console", "contracts", "completion"]),
         (["nonsense", ""], []),
         (["list", ""], ["tools", "resources", "templates", "prompts", "everything"]),

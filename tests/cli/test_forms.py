@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from portico.cli.specs.actions import ACTION_OPTIONS, EXAMPLES
 
-from portico.cli.specs import FORMS, parser_for
+from portico.cli.commands import all_commands
+from portico.cli.specs import form_for, parser_for
 
 ORDERS = [
     ("jobs", ["retry", "a1"], ["--store", "x.db"]),
@@ -32,25 +32,26 @@ def test_what_begins_with_a_dash_stands_behind_two() -> None:
     assert (arguments.action, arguments.ids, arguments.store) == ("retry", ["-in6NmENQ", "-o"], "x.db")
 
 
-@pytest.mark.parametrize("command", FORMS)
+@pytest.mark.parametrize("command", all_commands())
 def test_every_command_has_an_example_that_can_be_parsed(command: str) -> None:
     assert "\nExample" in parser_for(command).format_help()
-    for line in EXAMPLES[command]:
+    for line in form_for(command).examples:
         words = shlex.split(line.partition(" -- ")[0])[1:]
         parser_for(command, with_target=" -- " not in line).read(words)
 
 
-@pytest.mark.parametrize("command", ACTION_OPTIONS)
+@pytest.mark.parametrize("command", [one for one in all_commands() if form_for(one).action_options])
 def test_the_help_of_an_action_has_its_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = parser_for(command)
     known = {name for flag in parser.flags for name in flag.option_strings}
-    assert ACTION_OPTIONS[command].keys() <= known
+    options = form_for(command).action_options
+    assert options.keys() <= known
     for action in parser.actions:
         with pytest.raises(SystemExit) as ended:
             parser.read([action, "--help"])
         shown = capsys.readouterr().out
         assert ended.value.code == 0 and f"portico {command} {action}" in shown
-        for option, owners in ACTION_OPTIONS[command].items():
+        for option, owners in options.items():
             assert (f" {option} " in shown.replace("\n", " ").partition("xample")[0]) == (action in owners.split())
 
 

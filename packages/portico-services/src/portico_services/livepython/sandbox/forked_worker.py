@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import portico
 import portico_services
 from portico_services.livepython.sandbox import scratch_dir
 from portico_services.livepython.sandbox.limits import Limits
@@ -24,11 +25,13 @@ CHUNK = 1 << 16
 # How long we wait to hear what became of a worker.
 CLOSE_SECONDS = 0.5
 
-_SOURCE = str(Path(portico_services.__file__).parent.parent)
+# The packages may be installed in different folders.
+_SOURCES = "\n".join({str(Path(package.__file__).parent.parent): "" for package in (portico, portico_services)})
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
 _BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython.sandbox import fork_server; "
-    "sys.path.pop(0); fork_server.main(int(sys.argv[2]))"
+    "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
+    "from portico_services.livepython.sandbox import fork_server; "
+    "del sys.path[: len(sources)]; fork_server.main(int(sys.argv[2]))"
 )
 
 # All that code can see of an environment. Libraries of numbers start threads by the number of processors if not told.
@@ -251,7 +254,7 @@ class Forking:
             try:
                 # It takes a millisecond, and then the fork server is on its own.
                 self._process = subprocess.Popen(  # noqa: ASYNC220
-                    [self._python, *self._isolation, "-c", _BEGIN, _SOURCE, str(theirs.fileno())],
+                    [self._python, *self._isolation, "-c", _BEGIN, _SOURCES, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,

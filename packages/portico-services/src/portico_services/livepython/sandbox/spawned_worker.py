@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+import portico
 import portico_services
 from portico_services.livepython.sandbox.forked_worker import CLOSE_SECONDS, ENVIRONMENT
 from portico_services.livepython.sandbox.framing import pack
@@ -19,10 +20,12 @@ from portico_services.livepython.sandbox.limits import Limits
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import PythonWorker, WorkerEnded
 
-_SOURCE = str(Path(portico_services.__file__).parent.parent)
+# The packages may be installed in different folders.
+_SOURCES = "\n".join({str(Path(package.__file__).parent.parent): "" for package in (portico, portico_services)})
 _BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from portico_services.livepython.sandbox import wasm; "
-    "sys.path.pop(0); wasm.main()"
+    "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
+    "from portico_services.livepython.sandbox import wasm; "
+    "del sys.path[: len(sources)]; wasm.main()"
 )
 # What an empty session takes, beside what code in it is given.
 IMAGE = 256 * 1024 * 1024
@@ -133,7 +136,7 @@ class Spawning:
                 "-I",
                 "-c",
                 _BEGIN,
-                _SOURCE,
+                _SOURCES,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -19,10 +19,14 @@ FORMS: dict[str, CommandForm] = {
 }
 
 
+def form_for(command: str) -> CommandForm:
+    """Return the arguments of a command, of this package or of another one."""
+    found: CommandForm = FORMS.get(command) or load_module(plugin_commands()[command].forms).FORMS[command]
+    return found
+
+
 def parser_for(command: str, *, with_target: bool = True) -> Parser:
-    form = FORMS.get(command) or load_module(plugin_commands()[command].forms).FORMS[command]
-    parser: Parser = form.parser(command, with_target=with_target)
-    return parser
+    return form_for(command).parser(command, with_target=with_target)
 
 
 def parse(command: str, words: list[str]) -> argparse.Namespace:
