@@ -20,7 +20,7 @@ from portico.protocol.errors import MissingCapability, Refused, UsageError
 from portico.protocol.meta import ClientCapabilities
 from portico.rpc.call import Call, Reply
 from portico.transports import importer
-from portico_gateway.gateway.attribution import attribute
+from portico.rpc.attribution import attribute
 
 log = logging.getLogger("portico.gateway")
 

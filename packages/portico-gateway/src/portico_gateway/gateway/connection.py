@@ -26,7 +26,7 @@ from portico.transports.base import on_own_stream
 from portico.transports.handshake import ClientIdentity
 from portico.transports.http_client.base import RequestSender
 from portico.transports.upstream import Upstream
-from portico_gateway.gateway.attribution import attribute
+from portico.rpc.attribution import attribute
 from portico_gateway.gateway.catalog_entries import LISTS
 from portico_gateway.gateway.client_handlers import OwnAnswers
 from portico_gateway.gateway.concurrency import LOCAL

@@ -32,7 +32,7 @@ from portico.transports.upstream import Upstream
 from portico_gateway import access_settings as access
 from portico_gateway.gateway import status
 from portico_gateway.gateway.catalog_cache import KeptLists
-from portico_gateway.gateway.naming import folded_alias
+from portico.server.providers.naming import folded_alias
 from portico_gateway.gateway.reload import WATCH_SECONDS, ConfigurationWatch, ReloadStatus
 from portico_gateway.gateway.router import Routes
 from portico_gateway.gateway.server_request_bridge import Bridge

@@ -25,7 +25,7 @@ from portico_gateway import access_settings as access
 from portico_gateway.access_settings import AccessSettings
 from portico_gateway.gateway.client_handlers import AnswerSettings, answers_of
 from portico_gateway.gateway.name_filter import name_filter
-from portico_gateway.gateway.naming import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.server.providers.naming import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico_gateway.gateway.tool_pinning import FILE, NewTools, PinMode
 from portico_gateway.gateway.views import ViewSettings, checked_views, view_of
 from portico_gateway.secrets import Secrets

@@ -25,7 +25,7 @@ from portico.rpc.fair_queue import caller_of
 from portico.server.registry.catalog import ListCursors
 from portico.server.registry.service import Answer, Service
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.attribution import attribute_tasks
+from portico.rpc.attribution import attribute_tasks
 from portico_gateway.gateway.catalog_entries import result_at
 from portico_gateway.gateway.local_tasks import OWN_ALIAS, BridgedTask, BridgedTasks
 from portico_gateway.gateway.task_dispatcher import TaskCalls, answer_of, with_related

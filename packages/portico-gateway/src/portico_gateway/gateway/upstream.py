@@ -38,7 +38,7 @@ from portico.rpc.handshake.input_requests import push
 from portico.rpc.metrics import BUCKETS
 from portico.transports.event_loop import HeldLifespan
 from portico.transports.targets import Here
-from portico_gateway.gateway.attribution import attribute_all, attribute_data
+from portico.rpc.attribution import attribute_all, attribute_data
 from portico_gateway.gateway.catalog import CATALOG_SECONDS, UpstreamLists
 from portico_gateway.gateway.catalog_cache import KeptLists, Traits
 from portico_gateway.gateway.catalog_entries import LISTS
