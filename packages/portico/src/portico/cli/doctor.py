@@ -303,7 +303,7 @@ def _wrong(entry: Any) -> str:
 
 async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
     target = arguments.target
-    if not targets.names_several(target):
+    if targets.configuration_kind(target) != "several":
         return await _one_target("target", target, arguments, printer)
     # A gateway answers without the servers that do not, so each of them is tried by itself.
     names = targets.server_names(target)
