@@ -171,7 +171,7 @@ async def test_process_that_never_answered_is_ended_immediately(monkeypatch: pyt
 
 
 async def test_applied_configuration_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "portico_gateway.gateway.configuration")
+    caplog.set_level(logging.INFO, "portico.gateway.configuration")
     file = tmp_path / "gateway.toml"
     rule = '[[rule]]\ntool = "{}"\n'
     file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n[upstream.b]\ncommand = ["{DEAD}"]\n{rule.format("*")}')

@@ -36,7 +36,7 @@ from portico.protocol.errors import (
 )
 from portico.protocol.meta import LOG_LEVELS
 from portico.protocol.methods import LASTING, METHODS, asked_by
-from portico.protocol.versions import Revision
+from portico.protocol.versions import REVISIONS, Revision
 from portico.rpc.attribution import attribute, attribute_all, attribute_data
 from portico.rpc.call import Call
 from portico.server.providers.base import Mounts
@@ -162,6 +162,10 @@ def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
     except MissingValue as missing:
         # That is the problem of this server alone.
         problem = str(missing)
+    for option in ("protocol_version", "revision"):
+        if option in options and options[option] not in REVISIONS:
+            versions = ", ".join(REVISIONS)
+            raise UsageError(f"{what}: {option!r} must be one of {versions}, got {options[option]!r}")
     seconds = options.get("timeout")
     return ServerEntry(
         name=name,
@@ -180,8 +184,10 @@ def _read_target(what: str, options: Mapping[str, Any]) -> Target:
     if "target" in options:
         return target_of(options["target"])
     command = options.get("command")
+    if command is not None and not command:
+        raise UsageError(f"{what}: command must not be empty")
     if isinstance(command, list):
-        options = {**options, "command": command[0] if command else "", "args": command[1:] + options.get("args", [])}
+        options = {**options, "command": command[0], "args": [*command[1:], *(options.get("args") or ())]}
     try:
         return target_of(options)
     except MissingValue:
@@ -423,10 +429,11 @@ class ServerConnection:
 
     async def _answer_request(self, call: Call) -> Any:
         assert self._upstream is not None
-        params = attribute(self.entry.name, call.method, call.params or None)
+        if call.params:
+            call = replace(call, params=attribute(self.entry.name, call.method, call.params))
         # The time that a user takes to answer is not part of the call's.
         with self._upstream.unhurried():
-            return await self._client.answer(replace(call, params=params or Raw(b"")), self._upstream.greeting.revision)
+            return await self._client.answer(call, self._upstream.greeting.revision)
 
 
 # All of them
