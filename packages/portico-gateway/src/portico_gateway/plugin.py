@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from portico_gateway.gateway.gateway import Gateway
 
 
-def load_gateway(path: str) -> Gateway:
-    """Return the gateway of a gateway file, for a client of its operator: errors contain the full reason of a failure.
+def load_gateway_for_client(path: str) -> Gateway:
+    """Return the gateway of a gateway file for a client of its operator: errors contain the full reason of a failure.
 
     Raises UsageError for an invalid file.
     """

@@ -211,7 +211,7 @@ class Client:
         kind = configuration_kind(target)
         if kind == "gateway":
             gateway = plugins.require_plugin("gateway", "a gateway file as target")
-            return cast("ServerGroup", gateway.load_gateway(target.strip()))
+            return cast("ServerGroup", gateway.load_gateway_for_client(target.strip()))
         if kind is None:
             return None
         callbacks = multi_server.ClientCallbacks(
