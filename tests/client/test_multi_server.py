@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, SyncClient, ToolError, UsageError, plugins
+from portico import Client, Context, Server, SyncClient, ToolError, UsageError, plugins
 from portico.client import multi_server
 from portico.client.multi_server import read_entries
 from portico.protocol.client_features import CreateMessageParams, ElicitParams
 from portico.protocol.errors import ResourceNotFound, Unknown
 from portico.protocol.versions import MODERN, REVISIONS, V2025_06_18, V2025_11_25, Revision
+from portico.server.http import exchange
+from portico.transports.http_server.application import Settings as HttpSettings
+from portico.transports.http_server.listener import Listener
 from portico.transports.targets import Command, Url
 
 PATIENCE = 30.0
@@ -287,6 +290,51 @@ async def test_changes_are_reported_with_the_uris_of_the_client(
                     break
         assert seen == {"tools", "note://two/hello"}
         assert "two_added" in {tool.name for tool in await client.list_tools(fresh=True)}
+
+
+@pytest.mark.parametrize("inner", REVISIONS)
+async def test_servers_at_urls(script: Path, inner: Revision) -> None:
+    remote = Server("remote")
+
+    @remote.tool
+    async def ask(ctx: Context) -> str:
+        await ctx.report_progress(1, 2)
+        return str((await ctx.elicit("How many?", int)).data)
+
+    @remote.tool
+    async def whoami() -> str:
+        return "remote"
+
+    listener = Listener(exchange(remote, HttpSettings()))
+    [(host, port, *_)] = await listener.start("127.0.0.1", 0)
+    url = {"url": f"http://{host}:{port}/mcp", "portico": {"protocol_version": inner}}
+    try:
+        servers = configuration(remote=url, one=entry(script, "one"))
+        async with (
+            asyncio.timeout(PATIENCE),
+            Client(servers, elicitation_handler=lambda params: {"value": 7}) as client,
+        ):
+            assert {"remote_ask", "one_ask"} <= {tool.name for tool in await client.list_tools()}
+            assert (await client.call_tool("remote_whoami")).data == "remote"
+            if inner >= V2025_06_18:
+                assert (await client.call_tool("remote_ask")).data == "7"
+    finally:
+        await listener.stop(0)
+
+
+@pytest.mark.parametrize("inner", [MODERN, V2025_11_25])
+async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(
+    script: Path, tmp_path: Path, inner: Revision
+) -> None:
+    async def think(params: ElicitParams) -> dict[str, Any]:
+        await asyncio.sleep(2.0)
+        return {"value": 7}
+
+    servers = configuration(one=entry(script, "one", timeout=1.5, protocol_version=inner), two=entry(script, "two"))
+    async with asyncio.timeout(PATIENCE), Client(servers, elicitation_handler=think) as client:
+        assert (await client.call_tool("one_ask")).data == "7"
+        with pytest.raises(ToolError, match=r"one does not answer: .*within 1\.5 s"):
+            await client.call_tool("one_wait", {"path": str(tmp_path / "state")})
 
 
 # Servers that do not answer
