@@ -93,7 +93,8 @@ class Client:
     It is a Handler too: `server.mount(client)` makes the server that it talks to a part of another one.
 
     * **target** – what to talk to: a URL, a command (a list of words, or one text), a `module:object` or
-      `file.py:object`, an mcp.json (`file.json:name`) or an entry of one, a Server or any Handler.
+      `file.py:object`, an mcp.json (`file.json:name`, or all of its servers) or an entry of one, a gateway file
+      (`gateway.toml`), a Server or any Handler.
     * **revision** – the protocol revision to speak, to see a server as an older client does. Otherwise it is the
       newest one that both know.
     * **undeclared** – whether to ask the server also for what it has not declared that it has. Otherwise that is a
