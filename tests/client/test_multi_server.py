@@ -19,6 +19,7 @@ from portico.protocol.client_features import CreateMessageParams, ElicitParams
 from portico.protocol.errors import ResourceNotFound, Unknown
 from portico.protocol.versions import MODERN, REVISIONS, V2025_06_18, V2025_11_25, Revision
 from portico.server.http import exchange
+from portico.transports import process
 from portico.transports.http_server.application import Settings as HttpSettings
 from portico.transports.http_server.listener import Listener
 from portico.transports.targets import Command, Url
@@ -29,7 +30,7 @@ LONG = "a_tool_with_a_name_that_is_longer_than_the_names_that_models_accept"
 SERVER = f"""
 import asyncio, os, sys
 from pathlib import Path
-from portico import Context, Server
+from portico import Context, Server, TaskConfig
 
 server = Server(sys.argv[1], version="1")
 
@@ -73,6 +74,10 @@ async def change(ctx: Context) -> str:
     server.tool(name="added")(whoami_again)
     server.resource_updated("note://hello")
     return "changed"
+
+@server.tool(task=TaskConfig(mode="required"))
+async def long_work() -> str:
+    return "done"
 
 def whoami_again() -> str:
     return sys.argv[1]
@@ -180,6 +185,16 @@ async def test_completion_comes_from_the_server_of_the_prompt(script: Path, inne
     async with asyncio.timeout(PATIENCE), Client(configuration(**two(script, inner))) as client:
         found = await client.complete({"type": "ref/prompt", "name": "two_advise"}, "topic", "t")
         assert found.values == ["two"]
+
+
+@pytest.mark.parametrize("inner", [MODERN, V2025_11_25])
+@pytest.mark.parametrize("revision", [MODERN, V2025_11_25])
+async def test_tool_that_runs_only_as_a_task_is_refused_with_a_remedy(
+    script: Path, revision: Revision, inner: Revision
+) -> None:
+    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script, inner)), revision=revision) as client:
+        with pytest.raises(ToolError, match=r"of one runs only as a task, which needs a gateway"):
+            await client.call_tool("one_long_work")
 
 
 async def test_long_names_are_shortened(script: Path) -> None:
@@ -382,6 +397,24 @@ async def test_process_that_ended_is_started_again(script: Path) -> None:
             await client.call_tool("one_leave")
         assert (await client.call_tool("two_whoami")).data == "two"
         assert (await client.call_tool("one_whoami")).data == "one"
+
+
+async def test_call_connects_to_a_server_that_starts_later(script: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late.py"
+    servers = configuration(late=entry(late, "late"), one=entry(script, "one"))
+    async with asyncio.timeout(PATIENCE), Client(servers, timeout=4.0) as client:
+        assert list(client.missing_servers) == ["late"]
+        # Longer than an attempt may take.
+        await asyncio.sleep(4.1)
+        late.write_text(SERVER)
+        assert (await client.call_tool("late_whoami")).data == "late"
+        assert client.missing_servers == {}
+
+
+async def test_servers_that_never_answered_are_ended_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SHUTDOWN_SECONDS", 10 * PATIENCE)
+    async with asyncio.timeout(PATIENCE), Client(configuration(a=HANGS, b=HANGS, c=HANGS), timeout=0.5) as client:
+        assert list(client.missing_servers) == ["a", "b", "c"]
 
 
 async def test_server_that_starts_later_is_announced(script: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from portico.protocol.errors import (
     Error,
     InvalidParams,
     MethodNotFound,
+    MissingCapability,
     ProtocolError,
     ResourceNotFound,
     ToolError,
@@ -36,6 +37,7 @@ from portico.protocol.errors import (
 )
 from portico.protocol.meta import LOG_LEVELS
 from portico.protocol.methods import LASTING, METHODS, asked_by
+from portico.protocol.tasks import EXTENSION
 from portico.protocol.versions import REVISIONS, Revision
 from portico.rpc.attribution import attribute, attribute_all, attribute_data
 from portico.rpc.call import Call
@@ -318,8 +320,7 @@ class ServerConnection:
             return await self._listen(call)
         upstream = self._upstream
         if not self.is_connected or upstream is None:
-            left = None if self._timeout is None else max(0.0, self._began + self._timeout - time.monotonic())
-            upstream = await self._connected(left)
+            upstream = await self._connected(self._timeout)
         if self._own_names and call.method in ("tools/call", "prompts/get"):
             call = self._with_own_name(call)
         try:
@@ -327,6 +328,11 @@ class ServerConnection:
         except ProtocolError as failure:
             if failure.code == URL_ELICITATION_REQUIRED:
                 failure.data = attribute_data(self.entry.name, failure.data)
+            if call.method == "tools/call" and _requires_task(failure):
+                raise ToolError(
+                    f"This tool of {self.entry.name} runs only as a task, which needs a gateway (portico-gateway) or a "
+                    f"client of {self.entry.name} alone."
+                ) from None
             raise
         except TransportError as failure:
             raise self._refusal(str(failure)) from None
@@ -334,10 +340,12 @@ class ServerConnection:
         return result if asked is None else attribute_all(self.entry.name, asked)
 
     async def _connected(self, seconds: float | None) -> Upstream:
-        """Return the connection, after waiting for it for at most `seconds`. Raises ToolError."""
+        """Return the connection. An attempt to connect is waited for until `seconds` after its start, so that a server
+        that never answers delays only the first call. Raises ToolError."""
         task = self.begin()
         if task is not None:
-            await asyncio.wait([task], timeout=seconds)
+            left = None if seconds is None else max(0.0, self._began + seconds - time.monotonic())
+            await asyncio.wait([task], timeout=left)
         if not self.is_connected or self._upstream is None:
             raise self._refusal(self.missing_reason(self._timeout))
         return self._upstream
@@ -434,6 +442,14 @@ class ServerConnection:
         # The time that a user takes to answer is not part of the call's.
         with self._upstream.unhurried():
             return await self._client.answer(call, self._upstream.greeting.revision)
+
+
+def _requires_task(failure: ProtocolError) -> bool:
+    """Return whether this is how a server refuses a plain call of a tool that runs only as a task."""
+    if isinstance(failure, MissingCapability):
+        return EXTENSION in failure.extensions
+    # 2025-11-25, basic/utilities/tasks, Tool-Level Negotiation.
+    return isinstance(failure, MethodNotFound)
 
 
 # All of them
