@@ -6,17 +6,15 @@ import asyncio
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from portico import Client, Context, Server, SyncClient, ToolError, UsageError, plugins
-from portico.client import multi_server
 from portico.client.multi_server import read_entries
 from portico.protocol.client_features import CreateMessageParams, ElicitParams
-from portico.protocol.errors import ResourceNotFound, Unknown
+from portico.protocol.errors import ProtocolError, ResourceNotFound, Unknown
 from portico.protocol.versions import MODERN, REVISIONS, V2025_06_18, V2025_11_25, Revision
 from portico.server.http import exchange
 from portico.transports import process
@@ -24,7 +22,8 @@ from portico.transports.http_server.application import Settings as HttpSettings
 from portico.transports.http_server.listener import Listener
 from portico.transports.targets import Command, Url
 
-PATIENCE = 30.0
+# Far longer than the start of some processes takes on a busy machine.
+PATIENCE = 60.0
 LONG = "a_tool_with_a_name_that_is_longer_than_the_names_that_models_accept"
 
 SERVER = f"""
@@ -76,8 +75,8 @@ async def change(ctx: Context) -> str:
     return "changed"
 
 @server.tool(task=TaskConfig(mode="required"))
-async def long_work() -> str:
-    return "done"
+async def long_work(ctx: Context) -> str:
+    return str((await ctx.elicit("How many?", int)).data)
 
 def whoami_again() -> str:
     return sys.argv[1]
@@ -187,8 +186,26 @@ async def test_completion_comes_from_the_server_of_the_prompt(script: Path, inne
         assert found.values == ["two"]
 
 
-@pytest.mark.parametrize("inner", [MODERN, V2025_11_25])
-@pytest.mark.parametrize("revision", [MODERN, V2025_11_25])
+async def test_tool_that_runs_as_a_task(script: Path) -> None:
+    asked: list[str] = []
+
+    def answer(params: ElicitParams) -> dict[str, Any]:
+        asked.append(params.message)
+        return {"value": 7}
+
+    servers = configuration(**two(script), dead=DEAD)
+    async with asyncio.timeout(PATIENCE), Client(servers, elicitation_handler=answer) as client:
+        assert (await client.call_tool("two_long_work")).data == "7"
+        task = await client.start_task("two_long_work")
+        assert task.id.startswith("two.")
+        # Found again by its id.
+        assert (await client.task(task.id, "two_long_work").result(timeout=PATIENCE)).data == "7"
+        assert set(asked) == {"[two] How many?"}
+        with pytest.raises(ProtocolError):
+            await client.task("two.none").refresh()
+
+
+@pytest.mark.parametrize("revision, inner", [(MODERN, V2025_11_25), (V2025_11_25, MODERN), (V2025_11_25, V2025_11_25)])
 async def test_tool_that_runs_only_as_a_task_is_refused_with_a_remedy(
     script: Path, revision: Revision, inner: Revision
 ) -> None:
@@ -251,7 +268,7 @@ async def test_sampling_and_roots(script: Path, tmp_path: Path, revision: Revisi
 @pytest.mark.parametrize("revision", [MODERN, V2025_11_25])
 async def test_missing_handler_is_an_error_of_the_call(script: Path, revision: Revision, inner: Revision) -> None:
     async with asyncio.timeout(PATIENCE), Client(configuration(**two(script, inner)), revision=revision) as client:
-        with pytest.raises((ToolError, multi_server.ProtocolError), match="elicitation"):
+        with pytest.raises((ToolError, ProtocolError), match="elicitation"):
             await client.call_tool("one_ask")
 
 
@@ -337,19 +354,39 @@ async def test_servers_at_urls(script: Path, inner: Revision) -> None:
         await listener.stop(0)
 
 
+# In this process, so that its start takes no time.
+ASKING = """
+import asyncio
+from portico import Context, Server
+
+server = Server("asking")
+
+@server.tool
+async def ask(ctx: Context) -> str:
+    return str((await ctx.elicit("How many?", int)).data)
+
+@server.tool
+async def wait() -> None:
+    await asyncio.sleep(600)
+"""
+
+
 @pytest.mark.parametrize("inner", [MODERN, V2025_11_25])
-async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(
-    script: Path, tmp_path: Path, inner: Revision
-) -> None:
+async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(tmp_path: Path, inner: Revision) -> None:
     async def think(params: ElicitParams) -> dict[str, Any]:
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(1.5)
         return {"value": 7}
 
-    servers = configuration(one=entry(script, "one", timeout=1.5, protocol_version=inner), two=entry(script, "two"))
-    async with asyncio.timeout(PATIENCE), Client(servers, elicitation_handler=think) as client:
+    file = tmp_path / "asking.py"
+    file.write_text(ASKING)
+    target = {"target": f"{file}:server", "portico": {"timeout": 1.0, "protocol_version": inner}}
+    async with (
+        asyncio.timeout(PATIENCE),
+        Client(configuration(one=target, dead=DEAD), elicitation_handler=think) as client,
+    ):
         assert (await client.call_tool("one_ask")).data == "7"
-        with pytest.raises(ToolError, match=r"one does not answer: .*within 1\.5 s"):
-            await client.call_tool("one_wait", {"path": str(tmp_path / "state")})
+        with pytest.raises(ToolError, match=r"one does not answer: .*within 1 s"):
+            await client.call_tool("one_wait")
 
 
 # Servers that do not answer
@@ -357,18 +394,16 @@ async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(
 
 async def test_missing_servers_do_not_hide_the_others(script: Path, caplog: pytest.LogCaptureFixture) -> None:
     servers = configuration(dead=DEAD, **two(script), hangs=HANGS)
-    began = time.monotonic()
-    async with asyncio.timeout(PATIENCE), Client(servers, timeout=5.0) as client:
+    async with asyncio.timeout(PATIENCE), Client(servers, timeout=10.0) as client:
         assert list(client.missing_servers) == ["dead", "hangs"]
         assert "cannot start '/there/is/no/such/program'" in client.missing_servers["dead"]
-        assert client.missing_servers["hangs"] == "no answer within 5 s"
+        assert client.missing_servers["hangs"] == "no answer within 10 s"
         assert "dead is missing: cannot start" in caplog.text and "hangs is missing: no answer" in caplog.text
         assert {"one_whoami", "two_whoami"} <= {tool.name for tool in await client.list_tools()}
         assert (await client.call_tool("two_whoami")).data == "two"
         for name, reason in (("dead_f", "dead does not answer: cannot start"), ("hangs_f", "hangs does not answer")):
             with pytest.raises(ToolError, match=reason):
                 await client.call_tool(name)
-    assert time.monotonic() - began < 5.0 + PATIENCE / 2
 
 
 async def test_only_the_servers_of_awaited_names_are_waited_for(script: Path) -> None:
@@ -452,7 +487,7 @@ for line in sys.stdin:
 async def test_server_that_fails_to_list_is_missing(script: Path, mode: str, reason: str) -> None:
     program = FAILS_TO_LIST.replace("MODE", repr(mode))
     broken = {"command": sys.executable, "args": ["-c", program]}
-    async with asyncio.timeout(PATIENCE), Client(configuration(broken=broken, **two(script)), timeout=5.0) as client:
+    async with asyncio.timeout(PATIENCE), Client(configuration(broken=broken, **two(script)), timeout=8.0) as client:
         assert client.missing_servers == {}
         assert {"one_whoami", "two_whoami"} <= {tool.name for tool in await client.list_tools()}
         assert reason in client.missing_servers["broken"]

@@ -35,15 +35,17 @@ from portico.protocol.errors import (
     TransportError,
     UsageError,
 )
+from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import LOG_LEVELS
 from portico.protocol.methods import LASTING, METHODS, asked_by
 from portico.protocol.tasks import EXTENSION
-from portico.protocol.versions import REVISIONS, Revision
-from portico.rpc.attribution import attribute, attribute_all, attribute_data
+from portico.protocol.versions import MODERN, REVISIONS, Revision
+from portico.rpc.attribution import attribute, attribute_all, attribute_data, attribute_tasks
 from portico.rpc.call import Call
 from portico.server.providers.base import Mounts
 from portico.server.providers.naming import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico.server.registry.catalog import KINDS
+from portico.server.registry.service import Answer
 from portico.server.server import Server
 from portico.transports.handshake import ClientIdentity
 from portico.transports.http_client.pool import Pool
@@ -328,7 +330,7 @@ class ServerConnection:
         except ProtocolError as failure:
             if failure.code == URL_ELICITATION_REQUIRED:
                 failure.data = attribute_data(self.entry.name, failure.data)
-            if call.method == "tools/call" and _requires_task(failure):
+            if call.method == "tools/call" and _requires_task(failure, call):
                 raise ToolError(
                     f"This tool of {self.entry.name} runs only as a task, which needs a gateway (portico-gateway) or a "
                     f"client of {self.entry.name} alone."
@@ -336,6 +338,8 @@ class ServerConnection:
             raise
         except TransportError as failure:
             raise self._refusal(str(failure)) from None
+        if call.method == "tasks/get":
+            return _attributed_task(self.entry.name, result)
         asked = asked_by(call.method, result)
         return result if asked is None else attribute_all(self.entry.name, asked)
 
@@ -444,10 +448,20 @@ class ServerConnection:
             return await self._client.answer(call, self._upstream.greeting.revision)
 
 
-def _requires_task(failure: ProtocolError) -> bool:
-    """Return whether this is how a server refuses a plain call of a tool that runs only as a task."""
+def _attributed_task(name: str, result: Any) -> Any:
+    """Return the state of a task with the name of its server in each request for input."""
+    if type(result) is not Raw or b'"inputRequests"' not in bytes(result):
+        return result
+    state = _members.decode(result)
+    requests = attribute_tasks(name, msgspec.json.decode(state["inputRequests"])) if "inputRequests" in state else {}
+    return Raw(jsonrpc.encode({**state, "inputRequests": requests}))
+
+
+def _requires_task(failure: ProtocolError, call: Call) -> bool:
+    """Return whether a server refuses a plain call because the tool runs only as a task, and the client cannot start
+    one through us."""
     if isinstance(failure, MissingCapability):
-        return EXTENSION in failure.extensions
+        return EXTENSION in failure.extensions and (call.revision or MODERN) < MODERN
     # 2025-11-25, basic/utilities/tasks, Tool-Level Negotiation.
     return isinstance(failure, MethodNotFound)
 
@@ -504,6 +518,25 @@ class MultiServer(Server):
         except UsageError as mistake:
             raise UsageError(f"{path}: {mistake}") from None
         return cls(entries, client, name=Path(path).stem, **options)
+
+    def _own_answers(self) -> dict[str, Answer]:
+        return {**super()._own_answers(), "server/discover": self._discover}
+
+    def _discover(self, call: Call) -> DiscoverResult:
+        """Declare the tasks extension, for tasks of 2026-07-28 are passed on: see `start`. It is not a capability of
+        this server, so that clients poll: changes of tasks are not relayed."""
+        result = self.methods.discover(call)
+        if call.client is None:
+            # The session of a handshake version asks by itself; tasks of 2025-11-25 are not passed on.
+            return result
+        return replace(result, capabilities=replace(result.capabilities, extensions={EXTENSION: {}}))
+
+    def start(self, call: Call) -> Any:
+        able = call.capabilities.extensions
+        if able is not None and EXTENSION in able:
+            # Mounts pass on the tasks of those who look after them, as the client does.
+            call.reply.follows = True
+        return super().start(call)
 
     @asynccontextmanager
     async def _connections_lifespan(self) -> AsyncIterator[None]:
