@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico_gateway.gateway.naming import folded_alias, inward_uri, outward, outward_uri
+from portico.server.providers.naming import folded_alias, inward_uri, outward, outward_uri
 
 ALIASES = st.text("abcAB_-.0 é", min_size=1, max_size=12)
 NAMES = st.text("abcAB_-.0/ é", min_size=1, max_size=100)

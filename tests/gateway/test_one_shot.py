@@ -53,11 +53,14 @@ def slow(tmp_path: Path) -> list[str]:
     return [sys.executable, str(script)]
 
 
-@pytest.fixture
-def configuration(tmp_path: Path, slow: list[str]) -> Path:
+@pytest.fixture(params=["mcp.json", "gateway.toml"])
+def configuration(request: pytest.FixtureRequest, tmp_path: Path, slow: list[str]) -> Path:
     """Two servers, of which one cannot be started."""
-    file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"slow": command(slow), "dead": {"command": DEAD}}}))
+    file = tmp_path / str(request.param)
+    if file.suffix == ".json":
+        file.write_text(json.dumps({"mcpServers": {"slow": command(slow), "dead": {"command": DEAD}}}))
+    else:
+        file.write_text(f'[upstream.slow]\ncommand = {json.dumps(slow)}\n[upstream.dead]\ncommand = ["{DEAD}"]\n')
     return file
 
 
@@ -139,6 +142,29 @@ def test_call_waits_for_its_own_server_only(
     assert "hangs" not in capsys.readouterr().err
 
 
+def test_command_reports_a_server_that_connects_and_fails_to_list(
+    tmp_path: Path, slow: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mcp.json"
+    broken = [sys.executable, "-c", FAILS_TO_LIST]
+    file.write_text(json.dumps({"mcpServers": {"slow": command(slow), "broken": command(broken)}}))
+    assert run("list", "tools", file) == 3
+    out, err = capsys.readouterr()
+    assert "slow_f" in out and "broken is missing" in err and "out of order" in err
+
+
+FAILS_TO_LIST = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    answer = {"jsonrpc": "2.0", "id": said["id"], "error": {"code": -32603, "message": "out of order"}}
+    if said["method"] == "server/discover":
+        about = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+        answer = {"jsonrpc": "2.0", "id": said["id"], "result": {"resultType": "complete", **about}}
+    print(json.dumps(answer), flush=True)
+"""
+
+
 async def test_call_by_prefix_waits_for_a_slow_upstream(slow: list[str]) -> None:
     gateway = Gateway({"slow": slow, "hangs": HANGS})
     async with asyncio.timeout(PATIENCE), Client(gateway) as client:
@@ -171,7 +197,7 @@ async def test_process_that_never_answered_is_ended_immediately(monkeypatch: pyt
 
 
 async def test_applied_configuration_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "portico_gateway.gateway.configuration")
+    caplog.set_level(logging.INFO, "portico.gateway.configuration")
     file = tmp_path / "gateway.toml"
     rule = '[[rule]]\ntool = "{}"\n'
     file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n[upstream.b]\ncommand = ["{DEAD}"]\n{rule.format("*")}')

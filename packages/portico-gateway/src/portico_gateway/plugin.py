@@ -26,6 +26,13 @@ def load_gateway(path: str) -> Gateway:
     return Gateway.load(path)
 
 
+def load_gateway_for_client(path: str) -> Gateway:
+    """Return the gateway of a file for a client in this process, which is told why an upstream is missing."""
+    gateway = load_gateway(path)
+    gateway.serve_operator()
+    return gateway
+
+
 def make_proxy(about: dict[str, Any], entry: dict[str, Any]) -> Gateway:
     """Return a gateway with one upstream, whose names stay as they are."""
     from portico_gateway.gateway.gateway import Gateway

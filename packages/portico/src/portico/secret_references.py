@@ -7,13 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from portico.protocol.errors import UsageError
 from portico.transports.process import inherited
+from portico.transports.targets import read_secret
 
 _SECRET = re.compile(r"\$\{(env|file):([^}]+)\}")
 # As clients write it in an mcp.json.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-[^}]*)?\}")
-_LARGEST_SECRET = 64 * 1024
 # Shorter ones would be found in every text.
 _SHORTEST_MASKED = 4
 
@@ -40,16 +39,7 @@ class Secrets:
         return [self.filled(one) for one in value] if isinstance(value, list | tuple) else value
 
     def _value(self, kind: str, name: str) -> str:
-        if kind == "env":
-            value = os.environ.get(name)
-            if value is None:
-                raise UsageError(f"the environment variable {name} is not set")
-        else:
-            try:
-                with open(os.path.expanduser(name), encoding="utf-8") as file:
-                    value = file.read(_LARGEST_SECRET).strip()
-            except (OSError, ValueError):
-                raise UsageError(f"the file {name} cannot be read") from None
+        value = read_secret(kind, name)
         self._keep(value)
         return value
 

@@ -18,9 +18,9 @@ from portico.protocol.client_features import CreateMessageParams, CreateMessageR
 from portico.protocol.content import TextContent
 from portico.protocol.errors import MissingCapability, Refused, UsageError
 from portico.protocol.meta import ClientCapabilities
+from portico.rpc.attribution import attribute
 from portico.rpc.call import Call, Reply
 from portico.transports import importer
-from portico_gateway.gateway.attribution import attribute
 
 log = logging.getLogger("portico.gateway")
 

@@ -20,13 +20,13 @@ from portico.protocol.meta import LOG_LEVELS, ClientCapabilities, Implementation
 from portico.protocol.methods import ASKABLE, METHODS
 from portico.protocol.tasks import RELATED
 from portico.protocol.versions import Revision
+from portico.rpc.attribution import attribute
 from portico.rpc.call import Call
 from portico.rpc.client_requests import put, require
 from portico.transports.base import on_own_stream
 from portico.transports.handshake import ClientIdentity
 from portico.transports.http_client.base import RequestSender
 from portico.transports.upstream import Upstream
-from portico_gateway.gateway.attribution import attribute
 from portico_gateway.gateway.catalog_entries import LISTS
 from portico_gateway.gateway.client_handlers import OwnAnswers
 from portico_gateway.gateway.concurrency import LOCAL

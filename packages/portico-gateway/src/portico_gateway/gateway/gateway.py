@@ -26,6 +26,7 @@ from portico.secret_references import Secrets
 from portico.server.apps import PassedPages
 from portico.server.policy import settings as access
 from portico.server.policy.interfaces import Kind, Owned
+from portico.server.providers.naming import folded_alias
 from portico.server.registry.catalog import KINDS
 from portico.server.registry.service import Answer, Service
 from portico.server.server import FaceChoice, Server
@@ -33,7 +34,6 @@ from portico.transports.targets import Url, target_of
 from portico.transports.upstream import Upstream
 from portico_gateway.gateway import status
 from portico_gateway.gateway.catalog_cache import KeptLists
-from portico_gateway.gateway.naming import folded_alias
 from portico_gateway.gateway.reload import WATCH_SECONDS, ConfigurationWatch, ReloadStatus
 from portico_gateway.gateway.router import Routes
 from portico_gateway.gateway.server_request_bridge import Bridge

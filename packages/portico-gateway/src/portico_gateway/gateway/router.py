@@ -28,13 +28,13 @@ from portico.protocol.methods import ASKABLE, asked_by
 from portico.protocol.subscriptions import Filter
 from portico.protocol.tools import ToolAnnotations
 from portico.protocol.versions import MODERN
+from portico.rpc.attribution import attribute_all
 from portico.rpc.call import Call, Facet
 from portico.rpc.client_requests import incapable
 from portico.server.context.request_state import Seal, binding
 from portico.server.policy.interfaces import Kind, Owned
 from portico.server.registry.caller_view import CallerView
 from portico.server.registry.catalog import Catalog
-from portico_gateway.gateway.attribution import attribute_all
 from portico_gateway.gateway.catalog_entries import LISTS, hints, members, result_at
 from portico_gateway.gateway.fast_path import straight
 from portico_gateway.gateway.fast_path_params import spliced

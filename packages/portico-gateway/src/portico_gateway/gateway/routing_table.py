@@ -13,9 +13,9 @@ from portico.protocol.json_depth import decode_bounded
 from portico.protocol.uri_template import Template, begins_with_variable, parsed
 from portico.protocol.versions import V2025_11_25, Revision
 from portico.rpc.call import Facet
+from portico.server.providers.naming import addressed_alias, folded_alias, inward_uri, outward_uri
 from portico_gateway.gateway.catalog_cache import Lists
 from portico_gateway.gateway.catalog_entries import LISTS, ListedEntry, task_support
-from portico_gateway.gateway.naming import addressed_alias, folded_alias, inward_uri, outward_uri
 from portico_gateway.gateway.upstream import GatewayUpstream
 from portico_gateway.gateway.uri_rewriting import link_inside
 

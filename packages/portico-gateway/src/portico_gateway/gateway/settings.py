@@ -23,10 +23,10 @@ from portico.protocol.versions import Revision
 from portico.secret_references import Secrets
 from portico.server.policy import settings as access
 from portico.server.policy.settings import AccessSettings
-from portico.transports.targets import Target, Url, target_of
+from portico.server.providers.naming import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.transports.targets import MissingValue, Target, Url, target_of
 from portico_gateway.gateway.client_handlers import AnswerSettings, answers_of
 from portico_gateway.gateway.name_filter import name_filter
-from portico_gateway.gateway.naming import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico_gateway.gateway.tool_pinning import PINS_FILE_NAME, NewTools, PinMode
 from portico_gateway.gateway.views import ViewSettings, checked_views, view_of
 
@@ -355,9 +355,9 @@ def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
         return target_of(words, env=filled.get("env"), cwd=filled.get("cwd"))
     try:
         return target_of(filled)
+    except MissingValue as missing:
+        raise _Missing(str(missing)) from None
     except UsageError as mistake:
-        if "environment variable" in str(mistake):
-            raise _Missing(str(mistake)) from None
         raise UsageError(f"{what}: {mistake}") from None
 
 

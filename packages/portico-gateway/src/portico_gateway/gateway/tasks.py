@@ -20,12 +20,12 @@ from portico.protocol.methods import METHODS
 from portico.protocol.subscriptions import ListenParams
 from portico.protocol.tasks import EXTENSION, DetailedTask, ListTasksResult, Task
 from portico.protocol.versions import MODERN
+from portico.rpc.attribution import attribute_tasks
 from portico.rpc.call import Call, Reply
 from portico.rpc.fair_queue import caller_of
 from portico.server.registry.catalog import ListCursors
 from portico.server.registry.service import Answer, Service
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.attribution import attribute_tasks
 from portico_gateway.gateway.catalog_entries import result_at
 from portico_gateway.gateway.local_tasks import OWN_ALIAS, BridgedTask, BridgedTasks
 from portico_gateway.gateway.task_dispatcher import TaskCalls, answer_of, with_related

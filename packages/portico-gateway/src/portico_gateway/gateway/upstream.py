@@ -33,13 +33,13 @@ from portico.protocol.methods import ASKABLE, asked_by
 from portico.protocol.skills import EXTENSION as SKILLS
 from portico.protocol.tasks import EXTENSION
 from portico.protocol.versions import MODERN, Revision
+from portico.rpc.attribution import attribute_all, attribute_data
 from portico.rpc.call import Call, members
 from portico.rpc.handshake.input_requests import push
 from portico.rpc.metrics import BUCKETS
 from portico.secret_references import Secrets
 from portico.transports.event_loop import HeldLifespan
 from portico.transports.targets import Here
-from portico_gateway.gateway.attribution import attribute_all, attribute_data
 from portico_gateway.gateway.catalog import CATALOG_SECONDS, UpstreamLists
 from portico_gateway.gateway.catalog_cache import KeptLists, Traits
 from portico_gateway.gateway.catalog_entries import LISTS

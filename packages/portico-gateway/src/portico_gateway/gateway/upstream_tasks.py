@@ -22,10 +22,10 @@ from portico.protocol.errors import InvalidParams, ProtocolError
 from portico.protocol.subscriptions import Filter
 from portico.protocol.tasks import DetailedTask
 from portico.protocol.versions import MODERN
+from portico.rpc.attribution import attribute_tasks
 from portico.rpc.call import Call, Emit
 from portico.rpc.change_relay import ChangeRelay
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.attribution import attribute_tasks
 from portico_gateway.gateway.catalog_entries import result_at
 from portico_gateway.gateway.server_request_bridge import GATHER_SECONDS, Parked, begin
 from portico_gateway.gateway.upstream import Answered, GatewayUpstream

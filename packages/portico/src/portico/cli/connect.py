@@ -85,14 +85,22 @@ async def _run(
             if arguments.verbose:
                 await _request_logs(client)
             missing = client.missing_servers
-            for server, reason in missing.items():
-                printer.aside(f"portico: {server} is missing: {reason}")
+            _report_missing(printer, missing)
+            status = await work(client, printer)
+            # A server may connect, and fail when it is asked for a list.
+            failed = {name: reason for name, reason in client.missing_servers.items() if name not in missing}
+            _report_missing(printer, failed)
             # What was asked for by its name, and was there, is complete without the other servers.
-            return await work(client, printer) or (UNREACHABLE if missing and names is None else 0)
+            return status or (UNREACHABLE if (missing or failed) and names is None else 0)
     except asyncio.CancelledError:
         if not ended:
             raise
         return TERMINATED
+
+
+def _report_missing(printer: Printer, missing: dict[str, str]) -> None:
+    for server, reason in missing.items():
+        printer.aside(f"portico: {server} is missing: {reason}")
 
 
 @asynccontextmanager

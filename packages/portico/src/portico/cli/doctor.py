@@ -300,9 +300,9 @@ def _wrong(entry: Any) -> str:
 
 async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
     target = arguments.target
-    if not targets.names_several(target):
+    if targets.configuration_kind(target) != "several":
         return await _one_target("target", target, arguments, printer)
-    # A gateway answers without the servers that do not, so each of them is tried by itself.
+    # Each server is tried by itself, so that there is a finding for each.
     names = targets.server_names(target)
     each = (_one_target(f"target, {name}", f"{target.strip()}:{name}", arguments, printer) for name in names)
     return [finding for findings in await asyncio.gather(*each) for finding in findings]
@@ -315,7 +315,12 @@ async def _one_target(about: str, target: Any, arguments: argparse.Namespace, pr
             info = client.server_info
             name = f"{info.name} {info.version}" if info else "a server without a name"
             text = f"{name} answers, protocol version {client.revision}, {len(tools)} {plural('tool', len(tools))}"
-            return [HealthFinding(about, "ok", text), *_noise(about, client)]
+            missing = client.missing_servers.items()
+            return [
+                HealthFinding(about, "ok", text),
+                *(HealthFinding(f"{about}, {name}", "error", reason) for name, reason in missing),
+                *_noise(about, client),
+            ]
     except (Error, ToolError) as failure:
         found = [HealthFinding(about, "error", str(explained(failure)))]
         return [*found, *await _login(str(target))] if is_url(target) else found

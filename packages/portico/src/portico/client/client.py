@@ -35,6 +35,7 @@ from portico.client.results import BrokenPromise, CallToolResult, T
 from portico.client.subscriptions import ChangeListener
 from portico.client.tasks import RemoteTask, handle
 from portico.client.tool_metadata import Promises
+from portico.protocol import notifications
 from portico.protocol.capabilities import TASK_CALLS, declares
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.completion import Completion
@@ -53,18 +54,20 @@ from portico.transports.base import Trace
 from portico.transports.handshake import ClientIdentity
 from portico.transports.http_client.base import RequestSender
 from portico.transports.http_client.pool import Pool
-from portico.transports.targets import Target, names_several, target_of
+from portico.transports.targets import Target, configuration_kind, target_of
 from portico.transports.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
 
 if TYPE_CHECKING:
+    from portico import plugins
     from portico.client import auth as authorization
+    from portico.client import multi_server
     from portico.client.auth import Auth
+    from portico.client.multi_server import ServerGroup
     from portico.transports.http_client.oauth import Visitor
-    from portico_gateway.gateway import gateway
-    from portico_gateway.gateway.gateway import Gateway
 else:
     authorization = LazyModule("portico.client.auth")
-    gateway = LazyModule("portico_gateway.gateway.gateway")
+    multi_server = LazyModule("portico.client.multi_server")
+    plugins = LazyModule("portico.plugins")
 
 GOODBYE_SECONDS = 2.0
 
@@ -90,7 +93,8 @@ class Client:
     It is a Handler too: `server.mount(client)` makes the server that it talks to a part of another one.
 
     * **target** – what to talk to: a URL, a command (a list of words, or one text), a `module:object` or
-      `file.py:object`, an mcp.json (`file.json:name`) or an entry of one, a Server or any Handler.
+      `file.py:object`, an mcp.json (`file.json:name`, or all of its servers) or an entry of one, a gateway file
+      (`gateway.toml`), a Server or any Handler.
     * **revision** – the protocol revision to speak, to see a server as an older client does. Otherwise it is the
       newest one that both know.
     * **undeclared** – whether to ask the server also for what it has not declared that it has. Otherwise that is a
@@ -157,29 +161,26 @@ class Client:
     ) -> None:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
-        # The gateway that this client makes for a configuration of several servers.
-        self._gateway: Gateway | None = None
-        if names_several(target):
-            # What a gateway needs is loaded by those who talk to several servers.
-            target = self._gateway = gateway.Gateway.of(cast("str | Mapping[str, Any]", target))
-            self._gateway.serve_operator()
-        # The tools and prompts whose servers are waited for when the client opens; None: all of a configuration.
-        self.awaited: Collection[str] | None = None
-        place = target_of(target, env=env, cwd=cwd, headers=headers)
+        self.timeout = timeout
         self.inputs = Inputs(
             sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools
         )
         able = replace(self.inputs.capabilities, extensions=extensions or None)
-        self.timeout = timeout
+        # Handshake servers ignore the level in it: they are sent `log_level` by logging/setLevel.
+        identity = ClientIdentity(
+            Implementation(name, version), able, log_level or (None if log_handler is None else "debug")
+        )
+        wants_logs = log_handler is not None or message_handler is not None
+        self._servers = self._server_group(target, identity, wants_logs, tls)
+        # The tools and prompts whose servers are waited for when the client opens; None: all of a configuration.
+        self.awaited: Collection[str] | None = None
+        place = target_of(target if self._servers is None else self._servers, env=env, cwd=cwd, headers=headers)
         self._validate = validate
         self._trusts_annotations = trust_annotations
         self._upstream = Upstream(
             place,
             self._answer,
-            # Handshake servers ignore this member: they are sent `log_level` by logging/setLevel.
-            ClientIdentity(
-                Implementation(name, version), able, log_level or (None if log_handler is None else "debug")
-            ),
+            identity,
             revision=revision,
             undeclared=undeclared,
             timeout=timeout,
@@ -203,6 +204,24 @@ class Client:
         self._requests = Requests(self._upstream, self.inputs, self._cache, self._hearing.hear, timeout)
         self._lists = Lists(self._upstream, self._requests, self._cache)
         self._promises = Promises(self._lists, self._requests)
+
+    def _server_group(
+        self, target: Any, identity: ClientIdentity, wants_logs: bool, tls: ssl.SSLContext | None
+    ) -> ServerGroup | None:
+        """Return the servers of a configuration of several, or the gateway of a gateway file; None for one server."""
+        kind = configuration_kind(target)
+        if kind == "gateway":
+            gateway = plugins.require_plugin("gateway", "a gateway file as target")
+            return cast("ServerGroup", gateway.load_gateway_for_client(target.strip()))
+        if kind is None:
+            return None
+        callbacks = multi_server.ClientCallbacks(
+            identity,
+            self._answer_question,
+            lambda params: self._hearing.hear(notifications.MESSAGE, params),
+            wants_logs,
+        )
+        return multi_server.MultiServer.load(target, callbacks, timeout=self.timeout, pool=partial(Pool, tls))
 
     # Who is there
 
@@ -235,7 +254,7 @@ class Client:
     @property
     def missing_servers(self) -> dict[str, str]:
         """Why servers of a configuration of several (`Client("mcp.json")`) have not answered, by their names."""
-        return {} if self._gateway is None else self._gateway.missing_upstreams(self.awaited)
+        return {} if self._servers is None else self._servers.missing_upstreams(self.awaited)
 
     # Opening and closing, from any task
 
@@ -270,11 +289,11 @@ class Client:
     async def _connected_servers(self) -> AsyncIterator[None]:
         """Wait for the servers of a configuration within the timeout, and log a warning for each that has not answered:
         a list is asked for once by most programs, so it must not depend on which server starts first."""
-        if self._gateway is None:
+        if self._servers is None:
             yield
             return
-        async with self._gateway.lifespan():
-            await self._gateway.connect_upstreams(self.timeout, self.awaited)
+        async with self._servers.lifespan():
+            await self._servers.connect_upstreams(self.timeout, self.awaited)
             for alias, reason in self.missing_servers.items():
                 log.warning("%s is missing: %s", alias, reason)
             yield
@@ -317,12 +336,12 @@ class Client:
         if call.id is None:
             self._hearing.hear(call.method, call.params)
             return None
-        return EmptyResult() if call.method == "ping" else self._answer_question(call)
+        return EmptyResult() if call.method == "ping" else self._answer_question(call, self.revision)
 
-    async def _answer_question(self, call: Call) -> Any:
+    async def _answer_question(self, call: Call, revision: Revision) -> Any:
         """A question of a session. It has no caller here who could be told of the handler's mistake, so the log is."""
         try:
-            return await self.inputs.answer(call.method, call.params, self.revision)
+            return await self.inputs.answer(call.method, call.params, revision)
         except UnfitAnswer as mistake:
             log.error("%s: %s", self._requests.name, mistake)
             return ElicitResult("cancel")

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -17,7 +17,15 @@ from portico.rpc.call import Handler
 from portico.transports import importer
 from portico.transports.short_urls import with_scheme
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+# `${NAME}`, `${NAME:-default}` and `${env:NAME}`; `${file:PATH}`.
+_REFERENCE = re.compile(r"\$\{(?:file:([^}]+)|(?:env:)?(\w+)(?::-([^}]*))?)\}")
+MAX_SECRET_CHARS = 64 * 1024
+# The tables of a gateway file, which are in no mcp.json.
+_GATEWAY_TABLES = ("gateway", "upstream", "view")
+
+
+class MissingValue(UsageError):
+    """A configuration refers to an environment variable that is not set, or to a file that cannot be read."""
 
 
 class Here(Struct, frozen=True):
@@ -58,18 +66,40 @@ class Url(Struct, frozen=True):
 Target = Here | Command | Url
 
 
-def names_several(value: Any) -> bool:
-    """Whether a target is a configuration of several servers, and none of them is named."""
-    if isinstance(value, str) and value.strip().endswith(".json") and " " not in value.strip():
-        value = _read_file(value.strip())
-    servers = value.get("mcpServers", value.get("servers")) if isinstance(value, Mapping) else None
-    return isinstance(servers, Mapping) and len(servers) > 1
+def configuration_kind(value: Any) -> Literal["gateway", "several"] | None:
+    """Return "gateway" for the path of a gateway file, "several" for a configuration of several servers of which none
+    is named, and None for every other target."""
+    is_file = isinstance(value, str) and " " not in value.strip()
+    if is_file and value.strip().endswith(".toml"):
+        return "gateway"
+    if is_file and value.strip().endswith(".json"):
+        value = read_configuration(value.strip())
+        if any(isinstance(value.get(name), Mapping) for name in _GATEWAY_TABLES):
+            return "gateway"
+    servers = _servers_in(value) if isinstance(value, Mapping) else None
+    return "several" if servers is not None and len(servers) > 1 else None
 
 
 def server_names(value: str) -> list[str]:
     """Return the names of the servers in an mcp.json."""
-    said = _read_file(value.strip())
-    return [str(name) for name in said.get("mcpServers", said.get("servers")) or ()]
+    return [str(name) for name in _servers_in(read_configuration(value.strip())) or ()]
+
+
+def _servers_in(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the entries of an mcp.json (`mcpServers`, or VS Code's `servers`), or None if it has neither."""
+    servers = document.get("mcpServers", document.get("servers"))
+    return servers if isinstance(servers, Mapping) else None
+
+
+def server_entries(configuration: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a configuration by name, without the disabled ones. Raises UsageError."""
+    entries: dict[str, Mapping[str, Any]] = {}
+    for name, entry in (_servers_in(configuration) or {}).items():
+        if not isinstance(entry, Mapping):
+            raise UsageError(f"the entry of {name!r} is no object")
+        if entry.get("disabled") is not True:
+            entries[str(name)] = entry
+    return entries
 
 
 def target_of(
@@ -128,14 +158,15 @@ def _from_text(text: str) -> Target:
 
 
 def _from_file(path: str, name: str) -> Target:
-    document = _read_file(path)
+    document = read_configuration(path)
     source = source_in(document, path)
     if source is not None:
         return Here(importer.load(source))
     return _from_entry(_entry(document, path, name))
 
 
-def _read_file(path: str) -> dict[str, Any]:
+def read_configuration(path: str) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises UsageError if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             said = json.load(file)
@@ -149,9 +180,9 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _entry(said: Mapping[str, Any], where: str, name: str) -> Mapping[str, Any]:
-    """One server of those that a configuration has (`mcpServers`, or VS Code's `servers`), or the entry itself."""
-    servers = said.get("mcpServers", said.get("servers"))
-    if not isinstance(servers, Mapping):
+    """Return one of the servers of a configuration, or the entry itself."""
+    servers = _servers_in(said)
+    if servers is None:
         return said
     names = ", ".join(map(str, servers)) or "none"
     if name and name not in servers:
@@ -190,12 +221,31 @@ def _texts(said: Any, what: str) -> dict[str, str]:
 
 
 def _filled(text: str) -> str:
-    """`${NAME}` and `${NAME:-otherwise}` stand for what the environment has."""
+    """Replace the references in a text by what the environment and files have. Raises MissingValue."""
+    return _REFERENCE.sub(_value_of, text)
 
-    def value(found: re.Match[str]) -> str:
-        known = os.environ.get(found[1], found[2])
-        if known is None:
-            raise UsageError(f"the configuration wants the environment variable {found[1]}, which is not set")
-        return known
 
-    return _VARIABLE.sub(value, text)
+def _value_of(reference: re.Match[str]) -> str:
+    path, name, default = reference.groups()
+    if path is not None:
+        return read_secret("file", path.strip())
+    if default is not None and name not in os.environ:
+        return default
+    return read_secret("env", name)
+
+
+def read_secret(kind: str, name: str) -> str:
+    """Return the value of an environment variable ("env") or the text of a small file ("file").
+
+    Raises MissingValue if it is not set or cannot be read.
+    """
+    if kind == "env":
+        value = os.environ.get(name)
+        if value is None:
+            raise MissingValue(f"the environment variable {name} is not set")
+        return value
+    try:
+        with open(os.path.expanduser(name), encoding="utf-8") as file:
+            return file.read(MAX_SECRET_CHARS).strip()
+    except (OSError, ValueError):
+        raise MissingValue(f"the file {name} cannot be read") from None

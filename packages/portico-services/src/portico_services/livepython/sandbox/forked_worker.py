@@ -26,7 +26,7 @@ CHUNK = 1 << 16
 CLOSE_SECONDS = 0.5
 
 # The packages may be installed in different folders.
-_SOURCES = "\n".join({str(Path(package.__file__).parent.parent): "" for package in (portico, portico_services)})
+_SOURCES = "\n".join({str(Path(str(package.__file__)).parent.parent): "" for package in (portico, portico_services)})
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
 _BEGIN = (
     "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "

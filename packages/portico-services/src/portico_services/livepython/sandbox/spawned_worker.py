@@ -21,7 +21,7 @@ from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import PythonWorker, WorkerEnded
 
 # The packages may be installed in different folders.
-_SOURCES = "\n".join({str(Path(package.__file__).parent.parent): "" for package in (portico, portico_services)})
+_SOURCES = "\n".join({str(Path(str(package.__file__)).parent.parent): "" for package in (portico, portico_services)})
 _BEGIN = (
     "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
     "from portico_services.livepython.sandbox import wasm; "

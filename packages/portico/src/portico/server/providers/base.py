@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -239,14 +240,16 @@ class Mounts:
 
     async def _asked(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
         """What depends on who asks is asked for each time."""
-        parts = [catalog.definitions]
-        for mount in self._mounts:
-            parts.append(await mount.entries(catalog.method, call))
+        parts = [catalog.definitions, *await self._entries(catalog.method, call)]
         return catalog.once(_merge(catalog, parts), call.revision or LATEST, cursor)
+
+    async def _entries(self, method: str, call: Call) -> list[Sequence[Any]]:
+        """Return the entries of each mounted handler; those elsewhere are asked concurrently."""
+        return await asyncio.gather(*(mount.entries(method, call) for mount in self._mounts))
 
     async def _seen(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView) -> Raw:
         """The same, of what the caller may see."""
-        parts = [await mount.entries(catalog.method, call) for mount in self._mounts]
+        parts = await self._entries(catalog.method, call)
         make = partial(self._visible, catalog, parts, view)
         if all(mount.known(catalog.method) is part for mount, part in zip(self._mounts, parts, strict=True)):
             return view.page(catalog, (catalog.definitions, *parts), make, call.revision, cursor)
@@ -300,7 +303,7 @@ class Mounts:
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
         view = None if self.protection is None else self.protection.view(call)
-        parts = [await mount.entries(f"{kind}s/list", call) for mount in self._mounts]
+        parts = await self._entries(f"{kind}s/list", call)
         if view is not None:
             names = [one.name for one in self._visible(catalog, parts, view)]
         else:
