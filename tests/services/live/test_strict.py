@@ -61,7 +61,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_what_goes_inside_can_be_loaded_in_its_order() -> None:
     """As text, where there is nothing of ours but what came before: here in a Python that has not got us."""
     loads = [
-        f"load('portico_services.livepython.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
+        f"load('portico_services.livepython.sandbox.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
         for name in wasm._INSIDE
     ]
     asks = [
