@@ -13,7 +13,7 @@ from msgspec import Struct
 from portico.protocol.errors import UsageError
 from portico.server.components.resources import Resource
 
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 
 
 class ComposableLifespan:
@@ -79,8 +79,8 @@ def DirectoryResource(
     def read() -> dict[str, list[str]]:
         found = (folder.rglob if recursive else folder.glob)(pattern or "*")
         names = sorted(str(one.relative_to(folder)) for one in found if one.is_file())
-        if len(names) > MOST_FILES:
-            raise UsageError(f"there are more than {MOST_FILES:,} files in {folder.name}")
+        if len(names) > MAX_FILES:
+            raise UsageError(f"there are more than {MAX_FILES:,} files in {folder.name}")
         return {"files": names}
 
     return _resource(read, uri, {"mime_type": "application/json", **options})
