@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, Service, ToolError
+from portico import Client, Context, Server, Service, ToolError
 from portico.auth.principal import Principal
 from portico.protocol.errors import ProtocolError, UsageError
 from portico.store.database import Database
 from portico.store.transaction import Transaction
-from portico_gateway import access_settings
+from portico_gateway import Gateway, access_settings
 from portico_gateway.audit.events import CallRecord
 from portico_gateway.audit.hook import CallAudit
 from portico_gateway.audit.queries import RecordFilter, newest

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
+from portico import Client, Context, Server, Tool
 from portico.auth.principal import Principal
 from portico.auth.verifiers.base import RequestCredentials, TokenInvalid, Verified
+from portico.compat.fastmcp import LocalProvider
 from portico.compat.fastmcp.auth import (
     AuthSettings,
     IntrospectionTokenVerifier,
@@ -20,12 +21,14 @@ from portico.compat.fastmcp.auth import (
     SupabaseProvider,
 )
 from portico.compat.fastmcp.dependencies import get_access_token
+from portico.compat.mcp_sdk import LowLevelServer
 from portico.compat.mcp_sdk.extension import Extension, MethodBinding
-from portico.extend import LowLevelServer
 from portico.protocol.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
 from portico.rpc.call import Call
 from portico.server.components.auth_checks import AuthMiddleware, require_scopes, restrict_tag
 from portico.server.middleware import ResponseCachingMiddleware
+from portico.server.providers import FileSystemProvider
+from portico.server.transforms import forward
 from portico.server.transforms.arguments import ArgTransform
 from portico.server.transforms.builtin import Namespace, ToolTransform
 from portico_gateway import access_settings

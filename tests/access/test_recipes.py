@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from portico import Gateway, Server
-from portico_gateway import access_settings
+from portico import Server
+from portico_gateway import Gateway, access_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = (ROOT / "docs" / "guide" / "access.md").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from portico.cli.specs.actions import ACTION_OPTIONS, EXAMPLES
 
 from portico.cli.specs import FORMS, parser_for
-from portico.cli.specs.actions import ACTION_OPTIONS, EXAMPLES
 
 ORDERS = [
     ("jobs", ["retry", "a1"], ["--store", "x.db"]),

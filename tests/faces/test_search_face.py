@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico import Client, Context, Gateway, Server, ToolError
+from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.versions import REVISIONS
 from portico.search.auto_search import AutoFace
 from portico.search.tool_search import SearchFace
-from portico_gateway import access_settings
+from portico_gateway import Gateway, access_settings
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
 

@@ -14,55 +14,40 @@ import pytest
 from pydantic import BaseModel
 
 from logins import served
-from portico import (
-    AcceptedElicitation,
+from portico import Client, Context, Depends, ProtocolError, Server, ToolError, ToolResult, UsageError
+from portico.auth.principal import Principal
+from portico.compat.fastmcp import (
     AssistantMessage,
     AuthMiddleware,
-    CacheHint,
     CallArgument,
-    Client,
-    Context,
     CurrentContext,
     CurrentHeaders,
-    Depends,
     DirectoryResource,
-    Elicit,
     FileResource,
-    InvalidRequestState,
-    ListRoots,
-    ProtocolError,
-    RateLimitingMiddleware,
-    RequestStateSecurity,
-    Resolve,
-    ResourceNotFoundError,
-    ResourceSecurity,
-    Server,
-    ServerRequestContext,
     StaticTokenVerifier,
     TextResource,
-    ToolError,
-    ToolResult,
-    TransportSecuritySettings,
-    UsageError,
     UserMessage,
     lifespan,
     require_scopes,
 )
-from portico.auth.principal import Principal
-from portico.extend import (
-    LATEST,
-    V2025_06_18,
-    Call,
-    ElicitResult,
-    InputRequiredResult,
-    InvalidParams,
+from portico.compat.mcp_sdk import (
+    Elicit,
+    ListRoots,
     LowLevelServer,
     ReadResourceContents,
-    Root,
+    RequestStateSecurity,
+    Resolve,
+    ResourceNotFoundError,
+    ServerRequestContext,
+    TransportSecuritySettings,
 )
+from portico.extend import LATEST, V2025_06_18, Call, ElicitResult, InputRequiredResult, InvalidParams, Root
 from portico.protocol.client_features import InputRequest
 from portico.protocol.errors import TooManyRequests, Unknown
 from portico.search.tool_search import SearchFace
+from portico.server.middleware import RateLimitingMiddleware
+from portico.server.options import CacheHint, InvalidRequestState, ResourceSecurity
+from portico.types import AcceptedElicitation
 from portico_gateway.policy.engine import AccessRules
 from portico_gateway.policy.settings import read_rules
 
@@ -685,7 +670,7 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
 async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
     program = tmp_path / "low.py"
     program.write_text(
-        "from portico.extend import LowLevelServer, stdio_server\n"
+        "from portico.compat.mcp_sdk import LowLevelServer, stdio_server\n"
         "async def tools(ctx, params):\n"
         "    return {'tools': [{'name': 'add', 'inputSchema': {'type': 'object'}}]}\n"
         "server = LowLevelServer('low', on_list_tools=tools)\n"

@@ -9,42 +9,35 @@ from typing import Any
 import pytest
 
 import portico
-from portico import (
+from portico import Client, Context, Depends, Server, Tool, ToolError, UsageError
+from portico.auth import Principal, RequestCredentials, TokenInvalid
+from portico.compat.fastmcp import (
     AccessToken,
-    ArgTransform,
-    AuthSettings,
-    Client,
-    Context,
-    Depends,
-    ElicitationResult,
-    Extension,
-    FileSystemProvider,
     GitHubProvider,
     LocalProvider,
-    MethodBinding,
-    Namespace,
-    PromptsAsTools,
     Provider,
-    ResourcesAsTools,
-    Server,
     StaticTokenVerifier,
     TokenVerifier,
-    Tool,
-    ToolBinding,
-    ToolError,
-    ToolTransform,
-    ToolTransformConfig,
-    Transform,
-    UsageError,
-    VersionFilter,
     create_proxy,
-    forward,
-    forward_raw,
     get_access_token,
     get_context,
 )
-from portico.auth import Principal, RequestCredentials, TokenInvalid
+from portico.compat.mcp_sdk import AuthSettings, Extension, MethodBinding, ToolBinding
 from portico.extend import InvalidParams
+from portico.server.providers import FileSystemProvider
+from portico.server.transforms import (
+    ArgTransform,
+    Namespace,
+    PromptsAsTools,
+    ResourcesAsTools,
+    ToolTransform,
+    ToolTransformConfig,
+    Transform,
+    VersionFilter,
+    forward,
+    forward_raw,
+)
+from portico.types import ElicitationResult
 
 
 def search(q: str, limit: int = 2, key: str = "") -> list[str]:

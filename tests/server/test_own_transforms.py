@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, ToolError, Transform
+from portico import Client, Server, ToolError
 from portico.extend import REVISIONS
 from portico.protocol.errors import InternalError, InvalidParams, ResourceNotFound
+from portico.server.transforms import Transform
 
 START = "my-"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from inspect import iscoroutinefunction, isfunction, ismethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
@@ -159,15 +159,15 @@ class CompatServer(Server):
             translated["quiet"] = True
         return "http", {"sse": True, **translated} if transport == "sse" else translated
 
-    def run(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:  # type: ignore[override]
+    def run(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
         """Serve on stdio, or over HTTP with "http", "streamable-http" or "sse"."""
         transport, options = self._translate_run("run", transport, options, show_banner)
-        super().run(transport, **options)
+        super().run(cast("Any", transport), **options)
 
-    async def run_async(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:  # type: ignore[override]
+    async def run_async(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
         """Serve inside a running event loop."""
         transport, options = self._translate_run("run_async", transport, options, show_banner)
-        await super().run_async(transport, **options)
+        await super().run_async(cast("Any", transport), **options)
 
     async def run_stdio_async(self, show_banner: bool | None = None, **options: Any) -> None:
         await self.run_async("stdio", show_banner, **options)

@@ -25,7 +25,7 @@ _RESERVED_PATHS = frozenset({"/readyz", "/metrics", "/console"})
 
 
 class RouteRequest:
-    """The request that a function of `@server.custom_route` receives, with the commonly used part of Starlette's API."""
+    """The request that a function of `@server.custom_route` receives: the commonly used part of Starlette's API."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -1,6 +1,6 @@
 """Middleware as classes: a method for each thing that can be asked, and some that most servers want sooner or later.
 
-    class Greeting(Hooks):
+    class Greeting(Middleware):
         async def on_call_tool(self, context, call_next):
             return await call_next(context)
 
@@ -103,7 +103,7 @@ class MiddlewareContext(Struct, frozen=True):
 CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
 
 
-class Hooks:
+class Middleware:
     """A middleware with a method for each thing that can be asked; what a subclass has not, is passed on.
 
     Each takes the context and `call_next`, and returns the result: `on_message` sees everything, `on_request` what is
@@ -193,7 +193,7 @@ def _read(call: Call) -> Any:
 # Ready made
 
 
-class LoggingMiddleware(Hooks):
+class LoggingMiddleware(Middleware):
     """A line for each request: what it was, about what, what came of it, and how long it took."""
 
     def __init__(self, logger: logging.Logger | None = None, log_level: int = logging.INFO) -> None:
@@ -216,7 +216,7 @@ class LoggingMiddleware(Hooks):
             self._log.log(self._level, "%s %s: %s in %.1f ms", context.method, context.name or "-", outcome, took)
 
 
-class RateLimitingMiddleware(Hooks):
+class RateLimitingMiddleware(Middleware):
     """So many requests a second from each principal or address, and no more than `burst_capacity` at once."""
 
     def __init__(
@@ -260,7 +260,7 @@ def _sender_of(call: Call) -> Any:
     return identity_of(call.principal) or network_of(call.address or "")
 
 
-class RetryMiddleware(Hooks):
+class RetryMiddleware(Middleware):
     """Calls a tool again that failed for want of a connection or of time. Only for tools that may run twice."""
 
     def __init__(
@@ -280,7 +280,7 @@ class RetryMiddleware(Hooks):
         return await call_next(context)
 
 
-class ResponseCachingMiddleware(Hooks):
+class ResponseCachingMiddleware(Middleware):
     """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those.
 
     What came by rules, limits or an audit is not kept: they are about every call.
@@ -325,7 +325,7 @@ def _sender(context: MiddlewareContext) -> tuple[Any, ...]:
     return (identity_of(principal), may, claims, headers, call.address is None, call.facet)
 
 
-class ResponseLimitingMiddleware(Hooks):
+class ResponseLimitingMiddleware(Middleware):
     """Cuts off results that would fill a model's window: beyond `longest` characters a text ends with a remark."""
 
     def __init__(self, longest: int = 100_000) -> None:
@@ -351,7 +351,7 @@ class ResponseLimitingMiddleware(Hooks):
         return CallToolResult(content=kept, is_error=result.is_error, meta=result.meta)
 
 
-class ErrorHandlingMiddleware(Hooks):
+class ErrorHandlingMiddleware(Middleware):
     """Tells a function of every unexpected error, and passes it on. `on_error` gets the error and the context."""
 
     def __init__(self, on_error: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:

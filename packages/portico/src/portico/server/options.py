@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from portico.protocol.errors import Error
+from portico.server.components.resources import ResourceSecurity as ResourceSecurity
 from portico.server.components.validation import checked_hints
 
 OnDuplicate = Literal["error", "warn", "replace", "ignore"]

@@ -19,7 +19,7 @@ from portico.protocol.errors import MethodNotFound, UsageError
 from portico.protocol.header_params import Mirror
 from portico.protocol.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.protocol.tools import CallToolParams, ToolAnnotations
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Handler, HandlerMiddleware, members
 from portico.server import custom_routes, in_process
 from portico.server import run as running
 from portico.server.components.prompts import Prompt
@@ -164,7 +164,7 @@ class Server(Registrar):
         website_url: str | None = None,
         icons: Sequence[Any] | None = None,
         capabilities: dict[str, Any] | None = None,
-        middleware: Iterable[Middleware] = (),
+        middleware: Iterable[HandlerMiddleware] = (),
         lifespan: Lifespan | None = None,
         argument_errors: ArgumentErrors = "auto",
         strict_arguments: bool = False,
@@ -775,13 +775,13 @@ class Server(Registrar):
 
     use = add_middleware
 
-    def _to_handler_middleware(self, middleware: Any) -> Middleware:
-        """Return a function from Handler to Handler. One of class `Hooks` is given this server."""
+    def _to_handler_middleware(self, middleware: Any) -> HandlerMiddleware:
+        """Return a function from Handler to Handler. One of class `Middleware` is given this server."""
         if getattr(type(middleware), "takes_server", False):
             return partial(middleware, server=self)
-        return cast("Middleware", middleware)
+        return cast("HandlerMiddleware", middleware)
 
-    def use_innermost(self, middleware: Middleware) -> None:
+    def use_innermost(self, middleware: HandlerMiddleware) -> None:
         """Put a middleware around the answers, and within all others."""
         self._middleware.insert(0, middleware)
         self._link()

@@ -31,7 +31,7 @@ class Context(sdk.Context):
     def fastmcp(self) -> Any:
         return self.server
 
-    async def elicit(  # type: ignore[override]
+    async def elicit(
         self,
         message: str,
         response_type: Any = None,

@@ -24,7 +24,7 @@ class MiddlewareContext(native.MiddlewareContext, frozen=True):
         return self.context
 
 
-class Middleware(native.Hooks):
+class Middleware(native.Middleware):
     """Middleware with a method for each kind of request, which receives FastMCP's MiddlewareContext."""
 
     def _create_context(self, call: Call, server: Any) -> native.MiddlewareContext:

@@ -108,9 +108,6 @@ class FastMCP(CompatServer):
     ) -> None:
         """Make another server part of this one, with a prefix before its names."""
         reject_options("mount", unsupported, _MOUNT_UNSUPPORTED)
-        if isinstance(server, str) and namespace is not None and not isinstance(namespace, str):
-            # The order of FastMCP 2: mount(prefix, server).
-            server, namespace = namespace, server
         super().mount(server, namespace if prefix is None else prefix)
 
     def custom_route(
@@ -151,15 +148,15 @@ class FastMCP(CompatServer):
         return await self.get_prompt(name, arguments)
 
     @classmethod
-    def from_openapi(
+    def from_openapi(  # type: ignore[override]
         cls, openapi_spec: Any = None, client: Any = None, name: str | None = None, **options: Any
-    ) -> Self:  # type: ignore[override]
+    ) -> Self:
         """Return a server with a tool for each operation of an OpenAPI document."""
         translated = _translate_openapi("from_openapi", name, options)
         return super().from_openapi(openapi_spec, **({} if client is None else {"client": client}), **translated)
 
     @classmethod
-    def from_fastapi(cls, app: Any, name: str | None = None, **options: Any) -> Self:  # type: ignore[override]
+    def from_fastapi(cls, app: Any, name: str | None = None, **options: Any) -> Self:
         """Return a server with a tool for each operation of a FastAPI application."""
         return super().from_fastapi(app, **_translate_openapi("from_fastapi", name, options))
 

@@ -15,7 +15,7 @@ from portico.protocol.completion import PromptReference
 from portico.protocol.errors import InvalidParams, ResourceNotFound
 from portico.protocol.uri_template import Template
 from portico.server.components.validation import TAGS, VERSION
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
 from portico.server.transforms import builtin
 
 ComponentType = Literal["tool", "prompt", "resource", "resource_template"]
@@ -82,7 +82,7 @@ class Transform(builtin.Transform):
 _FUNCTIONS = [name for name in vars(Transform) if name.startswith(("list_", "get_"))]
 
 
-class TransformMiddleware(Hooks):
+class TransformMiddleware(Middleware):
     """A Transform as a middleware, which is what it is here."""
 
     def __init__(self, transform: Any) -> None:

@@ -25,7 +25,7 @@ class Context(native.Context):
     def mcp_server(self) -> Any:
         return self.server
 
-    async def elicit(  # type: ignore[override]
+    async def elicit(
         self, message: str, response_type: Any = None, *, schema: Any = None, key: str | None = None
     ) -> Any:
         """Ask the user. `schema` is the SDK's name for `response_type`."""

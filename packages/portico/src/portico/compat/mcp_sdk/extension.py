@@ -19,7 +19,7 @@ from portico.server.components.tools import Tool
 from portico.server.context.context import Context
 from portico.server.context.current import CurrentCall
 from portico.server.context.request_context import create_request_context
-from portico.server.middleware import Hooks, middleware_context
+from portico.server.middleware import Middleware, middleware_context
 from portico.server.registry.service import Answer, Component, Service
 
 CallNext = Callable[[Any], Awaitable[Any]]
@@ -72,7 +72,7 @@ class FunctionMiddleware:
                 return await handler(getattr(ctx, "call", call))
 
             CurrentCall.enter((call, self._server.runtime))
-            is_hooks = isinstance(self._function, Hooks)
+            is_hooks = isinstance(self._function, Middleware)
             context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
             return _said(await self._function(context, call_next))
 

@@ -19,9 +19,8 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from portico.compat.fastmcp.options import NEEDLESS
 from portico.compat.port.client_code import ClientSurvey
-from portico.compat.port.mappings import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
+from portico.compat.port.mappings import MADE_BY, NEEDLESS, Counterpart, advice, is_theirs, lookup, names_in
 
 _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")

@@ -11,6 +11,14 @@ _SERVER = "portico"
 _EXTEND = "portico.extend"
 
 
+# Options of a server that are left out: Portico does the same without being told.
+NEEDLESS = frozenset(
+    {"mask_error_details", "dereference_schemas", "include_fastmcp_meta", "debug", "dependencies",
+     "session_state_store", "client_log_level", "tasks", "subscriptions", "sampling_handler_behavior",
+     "on_duplicate_resources", "on_duplicate_prompts", "warn_on_duplicate_resources", "warn_on_duplicate_prompts"}
+)  # fmt: skip
+
+
 class Counterpart(NamedTuple):
     """Where something is in Portico, and its name there."""
 
@@ -48,7 +56,7 @@ _OF_SERVERS: dict[str, Counterpart] = {
     ),
     "FastMCP": Counterpart(_SERVER, "Server"),
     "MCPServer": Counterpart(_SERVER, "Server"),
-    "Middleware": Counterpart(_SERVER, "Hooks"),
+    "Middleware": Counterpart(_SERVER, "Middleware"),
     "BearerAuthProvider": Counterpart(_SERVER, "JWTVerifier"),
     "Sample": Counterpart(_SERVER, "Sampling"),
     "FunctionResource": Counterpart(_EXTEND, "Resource"),

@@ -25,7 +25,7 @@ from portico.protocol.errors import (
 )
 from portico.rpc.call import Call, Handler
 from portico.server.components.validation import TAGS
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
 from portico.server.policy.interfaces import Passage, passed
 
 log = logging.getLogger("portico.server")
@@ -181,7 +181,7 @@ class CheckedLists:
             raise server.others.nothing_to_complete(name)
 
 
-class AuthMiddleware(Hooks):
+class AuthMiddleware(Middleware):
     """A check, or several, for every component of a server."""
 
     def __init__(self, auth: Any) -> None:

@@ -16,7 +16,7 @@ from portico.protocol.tools import Tool as Definition
 from portico.server.components.tools import Tool
 from portico.server.components.validation import VERSION, described_meta
 from portico.server.context.context import Context
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
 from portico.server.registry.registry import version_order
 from portico.server.registry.service import Completes, Component
 from portico.server.transforms.arguments import ArgumentShape
@@ -50,7 +50,7 @@ class ToolTransformConfig(Struct, kw_only=True):
     arguments: Mapping[str, Any] = {}
 
 
-class ToolTransform(Transform, Hooks):
+class ToolTransform(Transform, Middleware):
     """Tools by their names, each in another shape: also those of servers that are mounted.
 
     `ToolTransform({"search": ToolTransformConfig(name="find", arguments={"q": ArgTransform(name="query")})})`
@@ -265,7 +265,7 @@ def _text(contents: Any) -> str:
     return str(contents.text)
 
 
-class Namespace(Transform, Hooks):
+class Namespace(Transform, Middleware):
     """A prefix before the names of tools and prompts: `Namespace("api")` makes `add` an `api_add`."""
 
     def __init__(self, prefix: str) -> None:
