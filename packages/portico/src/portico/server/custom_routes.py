@@ -46,19 +46,14 @@ class RouteRequest:
         return _parse_form(self._request.body.decode())
 
 
-def custom_route(
-    self: Server, path: str, methods: Iterable[str] = ("GET",), name: str | None = None
-) -> Callable[[F], F]:
-    """Answer another path over HTTP: `@server.custom_route("/health", methods=["GET"])`.
-
-    The function receives a RouteRequest. It returns a text, a value that is encoded as JSON, or a Starlette response.
-    """
+def custom_route(server: Server, path: str, methods: Iterable[str]) -> Callable[[F], F]:
+    """Return the decorator that registers a function for a path."""
     if "{" in path:
         raise UsageError(
             f"custom_route: path must not have variables, got {path!r}; read variable parts from request.query_params"
         )
     routes = [(method.upper(), path) for method in methods]
-    taken = {(route.method, route.path) for route in self.pages}
+    taken = {(route.method, route.path) for route in server.pages}
     if path in _RESERVED_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
         raise UsageError(f"custom_route: {path} is reserved for the server itself; choose another path")
     if taken.intersection(routes):
@@ -69,7 +64,7 @@ def custom_route(
             value = fn(RouteRequest(request))
             return _to_answer(await value if isinstance(value, Awaitable) else value)
 
-        self.pages.extend(custom_routes.PageRoute(*route, page) for route in routes)
+        server.pages.extend(custom_routes.PageRoute(*route, page) for route in routes)
         return fn
 
     return register

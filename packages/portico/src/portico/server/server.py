@@ -20,7 +20,7 @@ from portico.protocol.header_params import Mirror
 from portico.protocol.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.protocol.tools import CallToolParams, ToolAnnotations
 from portico.rpc.call import Call, Handler, HandlerMiddleware, members
-from portico.server import custom_routes, in_process
+from portico.server import in_process
 from portico.server import run as running
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource, ResourceSecurity
@@ -46,10 +46,12 @@ from portico.server.registry.service import Answer, Bundles, Component, Registra
 from portico.server.registry.subscriptions import Subscriptions
 
 ComponentT = TypeVar("ComponentT")
+RouteFunction = TypeVar("RouteFunction", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     from portico.auth import resource_server as resource_module
     from portico.auth.resource_server import ResourceServer
+    from portico.server import custom_routes
     from portico.server.context import replay_guard as spent_module
     from portico.server.context import request_state
     from portico.server.context.replay_guard import SpentStates
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
         @property
         def desk(self) -> Server: ...
 else:
+    custom_routes = LazyModule("portico.server.custom_routes")
     resource_module = LazyModule("portico.auth.resource_server")
     document_module = LazyModule("portico.server.providers.openapi.document")
     tools = LazyModule("portico.server.providers.openapi.tools")
@@ -809,7 +812,15 @@ class Server(Registrar):
     run = running.run
     run_async = running.run_async
     asgi = running.asgi
-    custom_route = custom_routes.custom_route
+
+    def custom_route(
+        self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None
+    ) -> Callable[[RouteFunction], RouteFunction]:
+        """Answer another path over HTTP: `@server.custom_route("/health", methods=["GET"])`.
+
+        The function receives a request. It returns a text, a value that is encoded as JSON, or a Starlette response.
+        """
+        return custom_routes.custom_route(self, path, methods)
 
     # Requests from this process
 
