@@ -265,6 +265,7 @@ class IssuerAuthProvider(AuthProvider):
     * **required_scopes** – the scopes that tokens need.
     * **scopes_supported**, **resource_name** – for the metadata of the protected resource.
     * **token_verifier** – verifies the tokens instead of the published keys of the issuer.
+    * **audience** – that tokens are issued for; Scalekit calls it resource_id, PropelAuth resource.
     """
 
     # The option that names the issuer, and its URL made of that option.
@@ -279,8 +280,12 @@ class IssuerAuthProvider(AuthProvider):
         scopes_supported: Sequence[str] | None = None,
         resource_name: str | None = None,
         token_verifier: Any = None,
+        audience: str | Sequence[str] | None = None,
+        resource_id: str | None = None,
+        resource: str | None = None,
         **options: Any,
     ) -> None:
+        self._audience = audience or resource_id or resource or None
         self._location = options.pop(self.issuer_option, None)
         reject_options(type(self).__name__, options, _ISSUER_UNSUPPORTED)
         self._home, self._scopes, self._name = base_url, scopes_supported, resource_name
@@ -294,6 +299,7 @@ class IssuerAuthProvider(AuthProvider):
         verifier = self._verifier if verifier is None else verifier
         return ResourceServer(
             issuer if verifier is None else to_verifier(verifier),
+            audience=self._audience,
             required={*self.required_scopes, *required_by(verifier)},
             public_url=server_url(self._home),
             authorization_servers=[issuer.rstrip("/")],
@@ -307,8 +313,6 @@ _ISSUER_UNSUPPORTED = {
     **_PROVIDER_UNSUPPORTED,
     "auth_route": Unsupported("use JWTVerifier with RemoteAuthProvider", accepted=(None, "/auth/v1")),
     "algorithm": Unsupported("use JWTVerifier(algorithm=…) as token_verifier="),
-    "resource_id": Unsupported("use JWTVerifier(audience=…) as token_verifier="),
-    "resource": Unsupported("use JWTVerifier(audience=…) as token_verifier="),
     "client_id": Unsupported("clients have an id of their own at the issuer; leave it out"),
     "mcp_url": Unsupported("use base_url="),
     "project_id": Unsupported("use config_url="),

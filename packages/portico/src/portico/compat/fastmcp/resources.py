@@ -59,13 +59,15 @@ def TextResource(*, uri: Any, text: str, **options: Any) -> Resource:
     return _resource(read, uri, options)
 
 
-def FileResource(*, uri: Any, path: str | os.PathLike[str], is_binary: bool = False, **options: Any) -> Resource:
+def FileResource(
+    *, uri: Any, path: str | os.PathLike[str], is_binary: bool = False, encoding: str = "utf-8", **options: Any
+) -> Resource:
     """A file, as text or as bytes, read anew each time."""
     file = Path(path)
     binary = is_binary or not options.get("mime_type", "text/plain").startswith(("text/", "application/json"))
 
     def read() -> str | bytes:
-        return file.read_bytes() if binary else file.read_text(encoding="utf-8")
+        return file.read_bytes() if binary else file.read_text(encoding=encoding)
 
     return _resource(read, uri, options)
 

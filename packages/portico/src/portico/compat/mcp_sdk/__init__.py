@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from portico.compat.fastmcp.dependencies import (
         get_access_token as get_access_token,
     )
+    from portico.compat.mcp_sdk import base as base
     from portico.compat.mcp_sdk.auth import (
         TokenVerifier as TokenVerifier,
     )
@@ -212,6 +213,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.client.client": ("Client",),
     "portico.compat.fastmcp.dependencies": ("get_access_token",),
     "portico.compat.mcp_sdk.auth": ("TokenVerifier",),
+    "portico.compat.mcp_sdk.base": (),
     "portico.compat.mcp_sdk.context": ("Context",),
     "portico.compat.mcp_sdk.dependencies": ("Sample",),
     "portico.compat.mcp_sdk.errors": (

@@ -169,7 +169,7 @@ class ExtensionService(Service):
             return answer
 
         async def intercepted(call: Call) -> Any:
-            async def call_next(*_: Any) -> Any:
+            async def call_next(context: Any = None) -> Any:
                 result = answer(call)
                 return await result if isinstance(result, Awaitable) else result
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 from portico.compat.base import CompatServer
 from portico.compat.mcp_sdk.context import Context
 from portico.compat.mcp_sdk.extension import ServerRequestContext, request_context
+from portico.compat.unsupported import Unsupported, reject_options
 from portico.jsonschema import SchemaError, complaints
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.completion import CompleteResult
@@ -61,6 +62,12 @@ _OURS = frozenset(
     {"on_set_logging_level", "on_subscribe_resource", "on_unsubscribe_resource", "on_ping", "on_progress",
      "on_roots_list_changed", "on_subscriptions_listen"}
 )  # fmt: skip
+
+
+_RUN_UNSUPPORTED = {
+    "raise_exceptions": Unsupported("use Client(server) in tests: exceptions are in the log", accepted=(None, False)),
+    "stateless": Unsupported("use run('http', stateless=True)", accepted=(None, False)),
+}
 
 
 class NotificationOptions(Struct):
@@ -248,19 +255,30 @@ class LowLevelServer(CompatServer):
             raise LookupError("there is no request that is being answered")
         return found
 
-    def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
-        return InitializationOptions(self.name, self.version, self.capabilities, self.instructions)
+    def create_initialization_options(
+        self, notification_options: Any = None, experimental_capabilities: Mapping[str, Any] | None = None
+    ) -> InitializationOptions:
+        """Return the options that the SDK passes to `run`. Portico advertises notifications by itself."""
+        capabilities = self.get_capabilities(notification_options, experimental_capabilities)
+        return InitializationOptions(self.name, self.version, capabilities, self.instructions)
 
-    def get_capabilities(self, *_: Any, **__: Any) -> Any:
+    def get_capabilities(
+        self, notification_options: Any = None, experimental_capabilities: Mapping[str, Any] | None = None
+    ) -> Any:
+        if experimental_capabilities:
+            self.capabilities = msgspec.structs.replace(self.capabilities, experimental=dict(experimental_capabilities))
         return self.capabilities
 
-    def run(self, read: Any = "stdio", *_: Any, **options: Any) -> Any:  # type: ignore[override]
-        """`await server.run(read, write, …)` with what `stdio_server()` gives; and what `run` of every Server takes."""
-        if isinstance(read, _StandardStreams):
-            return self.run_async("stdio")
-        if not isinstance(read, str):
+    def run(  # type: ignore[override]
+        self, read: Any = "stdio", write: Any = None, initialization_options: Any = None, **options: Any
+    ) -> Any:
+        """Serve: `await server.run(read, write, …)` with the streams of `stdio_server()`, or `server.run("http")`."""
+        if isinstance(read, str):
+            return super().run(read, **options)
+        if not isinstance(read, _StandardStreams):
             raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
-        return super().run(cast("Any", read), **options)
+        reject_options("run", options, _RUN_UNSUPPORTED)
+        return self.run_async("stdio")
 
 
 # The SDK's name.
