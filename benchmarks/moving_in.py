@@ -4,8 +4,8 @@
     python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT --docs FOLDER …
 
 The first tries their examples, the second the blocks of code in their documentation, which are put into FOLDER.
-Counted are those that run as they stand in an environment that has both projects. Then only the import and the class
-are renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
+Counted are those that run as they stand in an environment that has both projects. Then only the path of the imports is
+renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ PROBES = 2
 _MAKES = re.compile(r"\b(FastMCP|MCPServer)\(")
 _DECORATES = re.compile(r"^@mcp\.(tool|resource|prompt)\b", re.M)
 _FENCE = re.compile(r"^([ \t]*)```(?:python|py)\b[^\n]*\n(.*?)^\1```", re.M | re.S)
-_IMPORT = re.compile(r"^(\s*)from (fastmcp|mcp\.server\.(?:mcpserver|fastmcp)|mcp\.server)(\.[\w.]+)? import ", re.M)
-_CLASS = re.compile(r"\b(FastMCP|MCPServer)\b")
+_IMPORT = re.compile(r"^(\s*)from (fastmcp|mcp\.server)(\.[\w.]+)? import ", re.M)
+_COMPAT = {"fastmcp": "portico.compat.fastmcp", "mcp.server": "portico.compat.mcp_sdk"}
 
 
 def renamed(source: str) -> str:
-    """The same with Portico's import and class, and nothing else."""
-    source = _IMPORT.sub(lambda found: f"{found[1]}from portico import ", source)
-    return _CLASS.sub("Server", re.sub(r"^import fastmcp$", "import portico as fastmcp", source, flags=re.M))
+    """Return the source with the import path renamed to `portico.compat`, and nothing else changed."""
+    source = _IMPORT.sub(lambda found: f"{found[1]}from {_COMPAT[found[2]]} import ", source)
+    return re.sub(r"^import fastmcp$", "import portico.compat.fastmcp as fastmcp", source, flags=re.M)
 
 
 def examples(checkouts: list[Path]) -> list[Path]:

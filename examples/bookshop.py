@@ -1,6 +1,7 @@
 """A server in the words of FastMCP and of the official SDK, and tools in another shape."""
 
-from portico import ArgTransform, Context, Server, Tool, ToolError, forward
+from portico import Context, Server, Tool, ToolError
+from portico.server.transforms import ArgTransform, forward
 
 mcp = Server("Bookshop")
 

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from portico import Depends, Elicit, Server
+from portico import Depends, Server
+from portico.compat.mcp_sdk import Elicit
 
 server = Server("bookshop")
 STOCK = {"Dune": 7, "Neuromancer": 0}

@@ -7,7 +7,8 @@ portico call examples/gateway.py weather_forecast city=Oslo
 import sys
 from pathlib import Path
 
-from portico import Gateway, Server
+from portico import Server
+from portico_gateway import Gateway
 
 notes_server = Server("notes")
 

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
-from portico import Client, Gateway
+from portico import Client
 from portico.extend import SearchFace
+from portico_gateway import Gateway
 
 DATA = mkdtemp(prefix="many-tools-")
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)

@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from portico import Client, Gateway
+from portico import Client
+from portico_gateway import Gateway
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SERVERS = sorted(path for path in EXAMPLES.glob("*.py") if "Server(" in path.read_text() and "test_" not in path.name)

@@ -20,11 +20,6 @@ FOLDERS = {folder.name.replace("-", "_"): folder for folder in sorted(PACKAGES.i
 # A dotted name of a module, with or without an object in it.
 _MODULE = re.compile(r"(\w+)(?:\.\w+)+(?::\w+)?|(\w+):\w+", re.ASCII)
 
-# Files with imports that are to be removed, and the packages imported. The test fails for an entry that is not needed.
-KNOWN_VIOLATIONS = {
-    ("portico/__init__.py", "portico_gateway"),
-}
-
 
 def dependencies_of(package: str) -> set[str]:
     """Return the packages of this repository that a package depends on without an extra, and the package itself."""
@@ -57,8 +52,7 @@ def violations_of(package: str) -> Iterator[tuple[str, str]]:
 
 def test_packages_import_only_their_dependencies() -> None:
     violations = {violation for package in FOLDERS for violation in violations_of(package)}
-    assert not violations - KNOWN_VIOLATIONS, "imports of packages that pyproject.toml does not depend on"
-    assert not KNOWN_VIOLATIONS - violations, "no longer violations: remove them from KNOWN_VIOLATIONS"
+    assert not violations, "imports of packages that pyproject.toml does not depend on"
 
 
 def test_the_four_packages_depend_on_the_sdk_only() -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from portico import Gateway
+from portico_gateway import Gateway
 
 if __name__ == "__main__":
     port, file, *store = sys.argv[1:]

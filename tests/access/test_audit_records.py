@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, Service, ToolError
+from portico import Client, Context, Server, Service, ToolError
 from portico.audit.records import CallRecord
 from portico.auth.principal import Principal
 from portico.protocol.errors import ProtocolError, UsageError
 from portico.server.policy import settings as access_settings
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico_gateway import Gateway
 from portico_gateway.audit.hook import CallAudit
 from portico_gateway.audit.queries import RecordFilter, newest
 from portico_services.contracts import Contracts

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from portico import Client, Context, FileSystemProvider, LocalProvider, Server, Tool, forward
+from portico import Client, Context, Server, Tool
 from portico.auth.principal import Principal
 from portico.auth.verifiers.base import RequestCredentials, TokenInvalid, Verified
+from portico.compat.fastmcp import FastMCP, LocalProvider
 from portico.compat.fastmcp.auth import (
-    AuthSettings,
     IntrospectionTokenVerifier,
     MultiAuth,
     RemoteAuthProvider,
@@ -20,13 +20,15 @@ from portico.compat.fastmcp.auth import (
     SupabaseProvider,
 )
 from portico.compat.fastmcp.dependencies import get_access_token
+from portico.compat.mcp_sdk import AuthSettings, LowLevelServer
 from portico.compat.mcp_sdk.extension import Extension, MethodBinding
-from portico.extend import LowLevelServer
 from portico.protocol.errors import InsufficientScope, InvalidParams, ResourceNotFound, ToolError, Unknown, UsageError
 from portico.rpc.call import Call
 from portico.server.components.auth_checks import AuthMiddleware, require_scopes, restrict_tag
 from portico.server.middleware import ResponseCachingMiddleware
 from portico.server.policy import settings as access_settings
+from portico.server.providers import FileSystemProvider
+from portico.server.transforms import forward
 from portico.server.transforms.arguments import ArgTransform
 from portico.server.transforms.builtin import Namespace, ToolTransform
 from portico_gateway.policy.engine import AccessRules
@@ -74,7 +76,7 @@ class Seen:
 
 @pytest.mark.parametrize("way", ["from_tool", "transform"])
 async def test_a_hidden_argument_cannot_be_given_though_it_has_its_own_default(way: str) -> None:
-    server = Server("s")
+    server = FastMCP("s")
     changes = {"admin": ArgTransform(hide=True)}
     if way == "from_tool":
         server.add(Tool.from_tool(search, transform_args=changes))
@@ -87,7 +89,7 @@ async def test_a_hidden_argument_cannot_be_given_though_it_has_its_own_default(w
 
 
 async def test_a_tool_that_is_not_listed_is_not_had_without_its_shape() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool(visibility=["app"])(search)
     server.add_transform(ToolTransform({"search": {"arguments": {"admin": ArgTransform(hide=True)}}}))
     with pytest.raises(InvalidParams, match="Unknown tool: search"):
@@ -95,7 +97,7 @@ async def test_a_tool_that_is_not_listed_is_not_had_without_its_shape() -> None:
 
 
 async def test_a_tool_that_cannot_have_its_shape_is_left_out_and_the_others_are_there() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool(search)
     server.tool("other")(search)
     server.add_transform(ToolTransform({"search": {"arguments": {"misspelt": {"hide": True}}}}))
@@ -111,14 +113,14 @@ async def test_a_function_reaches_the_tool_behind_it_each_time() -> None:
     async def top(q: str) -> list[str]:
         return [str((await forward(q=q)).content[0].text) for _ in range(2)]
 
-    server = Server("s")
+    server = FastMCP("s")
     server.add(Tool.from_tool(Tool.from_tool(search, name="m", transform_fn=middle), name="t", transform_fn=top))
     result = await ask(server, "tools/call", {"name": "t", "arguments": {"q": "x"}})
     assert result["structuredContent"] == ["middle x False", "middle x False"]
 
 
 async def test_a_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
-    server = Server("s")
+    server = FastMCP("s")
 
     @server.prompt
     def colour(name: Literal["red", "green"]) -> str:
@@ -205,7 +207,7 @@ def test_an_extension_answers_no_method_that_rules_are_about(identifier: str, me
 
     Taking.identifier = identifier
     with pytest.raises(UsageError, match="is a method of the protocol"):
-        Server("s").add_extension(Taking())
+        FastMCP("s").add_extension(Taking())
 
 
 # Providers
@@ -213,7 +215,7 @@ def test_an_extension_answers_no_method_that_rules_are_about(identifier: str, me
 
 async def test_what_a_provider_gets_later_is_known_to_rules_by_its_name() -> None:
     bundle = LocalProvider("books")
-    server = Server("s", providers=[bundle])
+    server = FastMCP("s", providers=[bundle])
     bundle.tool("late")(search)
     server.protect(guard=guarded({"who": "*", "tool": "books.*", "deny": True}, {"who": "*", "tool": "*"}))
     assert server.owner_of("tool", "late").owner == "books"
@@ -233,7 +235,7 @@ async def test_values_that_lead_out_of_a_folder_reach_no_function_wherever_it_co
     )
     bundle = LocalProvider()
     bundle.resource("bundle://{name}")(reads)
-    server = Server("s", providers=[FileSystemProvider(tmp_path), bundle])
+    server = FastMCP("s", providers=[FileSystemProvider(tmp_path), bundle])
     for scheme in ("file", "bundle"):
         assert (await ask(server, "resources/read", {"uri": f"{scheme}://x"}))["contents"]
         for value in ("..%2Fx", "%2Fetc"):
@@ -244,7 +246,7 @@ async def test_values_that_lead_out_of_a_folder_reach_no_function_wherever_it_co
 async def test_a_file_that_ends_the_process_is_left_out_and_what_is_disabled_stays_so(tmp_path: Path) -> None:
     source = "from portico import tool\n\n@tool\ndef wipe() -> str:\n    return 'one'\n"
     (tmp_path / "a.py").write_text(source)
-    server = Server("s", providers=[FileSystemProvider(tmp_path, reload=True)])
+    server = FastMCP("s", providers=[FileSystemProvider(tmp_path, reload=True)])
     server.disable(names={"wipe"})
     (tmp_path / "b.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "a.py").write_text(source.replace("one", "another"))
@@ -257,7 +259,7 @@ async def test_a_file_that_ends_the_process_is_left_out_and_what_is_disabled_sta
 
 
 async def test_pages_are_hidden_from_models_under_rules_too() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool("both")(search)
     server.tool("page", visibility=["app"])(search)
     server.protect(guard=guarded({"who": "*", "tool": "*"}))
@@ -265,10 +267,10 @@ async def test_pages_are_hidden_from_models_under_rules_too() -> None:
 
 
 async def test_what_is_restricted_by_its_tag_is_so_in_a_mount() -> None:
-    inner = Server("inner")
+    inner = FastMCP("inner")
     inner.tool("wipe", tags={"admin"})(search)
     inner.tool("plain")(search)
-    server = Server("s", middleware=[AuthMiddleware(restrict_tag("admin", scopes=["admin"]))])
+    server = FastMCP("s", middleware=[AuthMiddleware(restrict_tag("admin", scopes=["admin"]))])
     server.mount(inner, "in")
     with pytest.raises(InsufficientScope):
         await text(server, "in_wipe", {"q": "x"}, principal=BOB)
@@ -277,7 +279,7 @@ async def test_what_is_restricted_by_its_tag_is_so_in_a_mount() -> None:
 
 
 async def test_what_one_conversation_is_shown_besides_is_recorded() -> None:
-    server, seen = Server("s"), Seen()
+    server, seen = FastMCP("s"), Seen()
     server.tool("quiet")(search)
 
     @server.tool
@@ -294,7 +296,7 @@ async def test_what_one_conversation_is_shown_besides_is_recorded() -> None:
 
 
 async def test_a_body_does_not_lend_what_its_caller_may_not_do() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool("admin", scopes=["admin"])(search)
     server.tool("checked", auth=require_scopes("admin"))(search)
 
@@ -309,7 +311,7 @@ async def test_a_body_does_not_lend_what_its_caller_may_not_do() -> None:
 
 
 async def test_a_kept_result_is_for_those_who_would_get_the_same() -> None:
-    server = Server("s", headers=["x-tenant"], middleware=[ResponseCachingMiddleware(tools=["whose", "checked"])])
+    server = FastMCP("s", headers=["x-tenant"], middleware=[ResponseCachingMiddleware(tools=["whose", "checked"])])
     allowed = [True]
 
     @server.tool
@@ -366,13 +368,13 @@ SETTINGS = {"issuer_url": "https://login.example", "resource_server_url": "https
     ids=["remote", "introspection", "settings", "issuer", "several"],
 )
 def test_scopes_that_a_verifier_requires_are_required(auth: Any, verifier: Any) -> None:
-    resource = Server("s", auth=auth, token_verifier=verifier).auth
+    resource = FastMCP("s", auth=auth, token_verifier=verifier).auth
     assert resource is not None
     assert resource.required == {"read"}
 
 
 async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own_scopes() -> None:
-    resource = Server("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
+    resource = FastMCP("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
     assert resource is not None
     for token in ("a", "b"):
         found = await resource.verifier(RequestCredentials("bearer", token))
@@ -384,24 +386,24 @@ async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own
 
 
 def test_a_page_is_at_one_path_and_alone_there() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.custom_route("/health")(lambda request: "well")
     with pytest.raises(UsageError, match="already a page at /health"):
         server.custom_route("/health", methods=["get"])
-    with pytest.raises(UsageError, match="has a variable"):
+    with pytest.raises(UsageError, match="must not have variables"):
         server.custom_route("/users/{id}")
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/metrics", "/console", "/console/login"])
 def test_a_page_is_not_where_the_server_itself_answers(path: str) -> None:
-    with pytest.raises(UsageError, match="the server itself answers there"):
-        Server("s").custom_route(path)
+    with pytest.raises(UsageError, match="reserved for the server itself"):
+        FastMCP("s").custom_route(path)
 
 
 def test_clients_post_to_the_root_where_people_may_be_shown_a_page() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.custom_route("/")(lambda request: "welcome")
-    with pytest.raises(UsageError, match="the server itself answers there"):
+    with pytest.raises(UsageError, match="reserved for the server itself"):
         server.custom_route("/", methods=["GET", "POST"])
 
 
@@ -416,7 +418,7 @@ def test_clients_post_to_the_root_where_people_may_be_shown_a_page() -> None:
     ],
 )
 def test_a_page_shadows_neither_the_endpoint_nor_the_login(path: str) -> None:
-    server = Server("s", store="sqlite://")
+    server = FastMCP("s", store="sqlite://")
     server.custom_route(path, methods=["GET", "POST"])(lambda request: "mine")
     proxy = {"provider": "oidc", "issuer": "https://login.example.com", "client_id": "c", "client_secret": "s"}
     access_settings.apply(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico import Client, Context, Gateway, Server, ToolError, UsageError
+from portico import Client, Context, Server, ToolError, UsageError
 from portico.auth.principal import Principal
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.errors import InvalidParams, ProtocolError, TooManyRequests
@@ -21,6 +21,7 @@ from portico.rpc.call import Call
 from portico.rpc.rate_limit import Rate, rate_of
 from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Owned, Passage
+from portico_gateway import Gateway
 from portico_gateway.policy import concurrency_leases, limiter, shared_limit_store
 from portico_gateway.policy.limiter import Quota
 from portico_gateway.policy.settings import read_limits

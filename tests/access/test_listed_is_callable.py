@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portico import Client, Gateway, Server, Service
+from portico import Client, Server, Service
 from portico.auth.principal import Principal
-from portico.extend import LowLevelServer
+from portico.compat.mcp_sdk import LowLevelServer
 from portico.protocol.errors import ResourceNotFound, Unknown
 from portico.rpc.call import Call
+from portico_gateway import Gateway
 from portico_gateway.policy.engine import AccessRules
 from portico_gateway.policy.settings import read_rules
 

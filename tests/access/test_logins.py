@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from http_threads import running
 from portico import Server, UsageError
 from portico.auth.errors import AuthorizationFailed, RedirectRejected
+from portico.compat.fastmcp import GitHubProvider
 from portico.transports.http_client.oauth_fetcher import Fetcher
 from portico_gateway.authserver import settings as face_settings
 from portico_gateway.authserver import upstream_login
-from portico_gateway.authserver.fastmcp_providers import GitHubProvider
 from portico_gateway.authserver.identity_providers import login_settings
 from portico_gateway.authserver.upstream_login import Identity, admits, identify
 from portico_gateway.credentials import vault_store

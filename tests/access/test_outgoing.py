@@ -15,10 +15,11 @@ import pytest
 from access_desk import free_port, served
 
 from http_threads import running
-from portico import Client, Context, Gateway, Server, UsageError
+from portico import Client, Context, Server, UsageError
 from portico.auth import ResourceServer
 from portico.auth.principal import Principal
 from portico.protocol.errors import ToolError, Unknown
+from portico_gateway import Gateway
 from portico_gateway.gateway import fast_path, router
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

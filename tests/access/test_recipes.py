@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from portico import Gateway, Server
+from portico import Server
 from portico.server.policy import settings as access_settings
+from portico_gateway import Gateway
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = (ROOT / "docs" / "guide" / "access.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico import Client, Context, Gateway, Server, Service, ToolError, UsageError
+from portico import Client, Context, Server, Service, ToolError, UsageError
 from portico.auth.principal import Principal
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
@@ -18,6 +18,7 @@ from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
 from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Owned
+from portico_gateway import Gateway
 from portico_gateway.policy.patterns import globbed, matches, meets, pattern, template_glob
 from portico_gateway.policy.settings import read_requirements
 from portico_services.contracts import Contracts

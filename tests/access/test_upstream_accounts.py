@@ -18,12 +18,13 @@ from access_desk import REDIRECT_URI, free_port, oauth_for, served, visitor
 
 import oidc
 from node import NotInstalled
-from portico import Client, Context, Gateway, Server
+from portico import Client, Context, Server
 from portico.auth import AuthorizationCode, OAuth, Registration, ResourceServer
 from portico.auth.errors import CredentialsMismatch
 from portico.protocol.client_features import ElicitParams, ElicitResult
 from portico.protocol.errors import InvalidParams, ToolError
 from portico.server.policy import settings as access_settings
+from portico_gateway import Gateway
 from portico_gateway.credentials import token_vault as vaults
 from portico_gateway.credentials import vault_store
 from portico_gateway.credentials.encryption import KeyRing

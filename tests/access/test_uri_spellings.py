@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.extend import set_access
 from portico.protocol.errors import InvalidParams, ResourceNotFound
 from portico.protocol.methods import METHODS
 from portico.protocol.uri_check import InvalidUri, check_uri
 from portico.protocol.uri_forms import uri_forms
+from portico_gateway import Gateway
 from portico_gateway.gateway.name_filter import NameFilter
 from portico_gateway.policy.patterns import pattern
 

@@ -8,7 +8,7 @@ import pytest
 from test_evasions import ANN, STRANGER, call
 from test_limits import post
 
-from portico import Client, Context, Gateway, Server, ToolError, UsageError
+from portico import Client, Context, Server, ToolError, UsageError
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
 from portico.auth.verifiers.base import RequestCredentials, TokenInvalid
@@ -16,6 +16,7 @@ from portico.extend import set_access
 from portico.protocol.errors import Unknown
 from portico.protocol.tasks import EXTENSION
 from portico.server.middleware import ResponseCachingMiddleware
+from portico_gateway import Gateway
 from portico_services.contracts import Contracts
 
 

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico import Server, get_http_headers
+from portico import Server
 from portico.cli import install, jsonc, specs, toml_edit
 from portico.cli.main import main
 from portico.client.client import Client
+from portico.compat.fastmcp import get_http_headers
 from portico.protocol.errors import TransportError, UsageError
 from portico.server.http import exchange
 from portico.transports.http_server.application import Settings

@@ -42,26 +42,26 @@ def left(source: str) -> list[tuple[int, str]]:
         ),
         (
             "from mcp.server.mcpserver.prompts import base\nx = base.UserMessage('hi')\n",
-            "import portico\nx = portico.UserMessage('hi')\n",
+            "import portico.compat.mcp_sdk\nx = portico.compat.mcp_sdk.UserMessage('hi')\n",
         ),
         (
             "from mcp.types import TextContent\nx = TextContent(type='text', text='hi')  # one\n",
-            "from portico.extend import TextContent\nx = TextContent(text='hi')  # one\n",
+            "from portico.types import TextContent\nx = TextContent(text='hi')  # one\n",
         ),
         (
             "from mcp import types\nx = types.ImageContent(type='image', data='', mimeType='image/png')\n",
-            "import portico.extend\nx = portico.extend.ImageContent(data='', mime_type='image/png')\n",
+            "import portico.types\nx = portico.types.ImageContent(data='', mime_type='image/png')\n",
         ),
         (
             "from mcp.types import CallToolResult\nx = CallToolResult(content=[])\n",
-            "from portico.extend import CallToolResult\nx = CallToolResult(content=[], is_error=False)\n",
+            "from portico.types import CallToolResult\nx = CallToolResult(content=[], is_error=False)\n",
         ),
         (
             "def f():\n    from fastmcp.exceptions import ToolError\n    raise ToolError('x')\n",
             "def f():\n    from portico import ToolError\n    raise ToolError('x')\n",
         ),
         (
-            "from fastmcp import FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n    debug=True,\n)\n",
+            "from fastmcp import FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n    debug=False,\n)\n",
             "from portico import Server as FastMCP\n\n\nclass Server: ...\n\n\nmcp = FastMCP(\n    'a',\n)\n",
         ),
     ],
@@ -100,7 +100,7 @@ def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
 def test_the_low_level_server_has_a_name_of_its_own() -> None:
     source = "import mcp.server.stdio\nfrom mcp.server.lowlevel import Server\n\ns = Server('x')\n"
     used = source + "r = mcp.server.stdio.stdio_server()\n"
-    assert ported(used).splitlines()[-2:] == ["s = LowLevelServer('x')", "r = portico.extend.stdio_server()"]
+    assert ported(used).splitlines()[-2:] == ["s = LowLevelServer('x')", "r = portico.compat.mcp_sdk.stdio_server()"]
     assert left(used) == []
 
 
@@ -112,8 +112,56 @@ def test_a_class_without_counterpart_is_listed_once() -> None:
 
 def test_what_a_server_was_told_about_its_port_stays() -> None:
     source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000, debug=True)\n"
-    assert "Server('a', port=9000)" in ported(source)
+    assert ported(source) == "from portico.compat.mcp_sdk import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
+    assert left(source) == [(3, "FastMCP(debug=…)")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mcp.run(transport='streamable-http', port=9000)", "mcp.run(transport='http', port=9000)"),
+        ('mcp.run("streamable-http", stateless_http=True)', 'mcp.run("http", stateless=True)'),
+        ("mcp.run(transport='http', json_response=True)", "mcp.run(transport='http')"),
+        ("mcp.run()", "mcp.run()"),
+        ("asyncio.run(mcp.run_async())", "asyncio.run(mcp.run_async())"),
+    ],
+)
+def test_a_server_is_run_with_the_names_of_portico(before: str, after: str) -> None:
+    head = "from fastmcp import FastMCP\n\nmcp = FastMCP('a', strict_input_validation=True)\n"
+    native = "from portico import Server\n\nmcp = Server('a', strict_arguments=True)\n"
+    assert ported(f"{head}{before}\n") == f"{native}{after}\n"
+    assert left(f"{head}{before}\n") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "app = mcp.http_app()",
+        "mcp.run(transport='sse')",
+        "mcp.run(transport=chosen)",
+        "def f(ctx): return ctx.session",
+        "other = FastMCP('b', auth=login)",
+        "other = FastMCP('b', **options)",
+    ],
+)
+def test_a_file_that_needs_more_keeps_the_classes_of_compat(line: str) -> None:
+    source = f"from fastmcp import Context, FastMCP\n\nmcp = FastMCP('a')\nx: Context\n{line}\n"
+    assert ported(source) == source.replace("from fastmcp", "from portico.compat.fastmcp")
     assert left(source) == []
+
+
+def test_options_that_portico_does_not_have_are_reported() -> None:
+    source = "from fastmcp import FastMCP\n\nmcp = FastMCP('a', tasks=True, mask_error_details=True)\n"
+    assert ported(source) == "from portico import Server\n\nmcp = Server('a')\n"
+    assert left(source) == [(3, "FastMCP(tasks=…)")]
+
+
+def test_elicit_has_one_name_for_the_type() -> None:
+    source = (
+        "from mcp.server.fastmcp import Context\n\n\nasync def f(ctx: Context):\n    await ctx.elicit('?', schema=A)\n"
+    )
+    assert "from portico import Context" in ported(source)
+    assert "ctx.elicit('?', response_type=A)" in ported(source)
 
 
 def test_other_files_are_not_touched() -> None:
@@ -250,7 +298,7 @@ def test_a_transport_that_cannot_be_rewritten_is_reported() -> None:
     [
         ("from fastmcp.utilities.logging import get_logger\nx = get_logger('a')\n", "getLogger('a')"),
         ("from fastmcp.client.elicitation import ElicitResult\nx = ElicitResult(action='accept')\n", "ElicitResult("),
-        ("from fastmcp.exceptions import ResourceError\nx = ResourceError('a')\n", "ResourceError('a')"),
+        ("from fastmcp.exceptions import ResourceError\nx = ResourceError('a')\n", "ToolError('a')"),
         ("from fastmcp.client.logging import LogMessage\nx: LogMessage\n", "x: LogMessage"),
     ],
 )
@@ -326,7 +374,7 @@ def test_no_import_is_added_that_nothing_uses() -> None:
         "import mcp\nfrom mcp import McpError\n\n\ndef f():\n    raise McpError(1, 'x')\n\n\nraise mcp.McpError(2)\n"
     )
     changed = ported(source)
-    assert changed.startswith("import portico.extend\n\n\ndef f()")
+    assert changed.startswith("import portico.compat.mcp_sdk\n\n\ndef f()")
     assert "import portico\n" not in changed and "ProtocolError" not in changed
 
 

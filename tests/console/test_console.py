@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from consoles import console_of
-from portico import Client, Context, Gateway, Server, ToolError
+from portico import Client, Context, Server, ToolError
 from portico.auth import Principal
 from portico.cli import local_token
 from portico.extend import serve_http
 from portico_console import Console
+from portico_gateway import Gateway
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "hello.py")
 

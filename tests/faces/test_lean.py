@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico import Client, Gateway, UsageError
+from portico import Client, UsageError
+from portico_gateway import Gateway
 from portico_services import assembly
 
 SERVE = [sys.executable, "-m", "portico", "serve", "--data"]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico import Client, Context, Gateway, Server, ToolError
+from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
 from portico.protocol.client_features import ElicitResult
@@ -18,6 +18,7 @@ from portico.protocol.versions import REVISIONS
 from portico.search.auto_search import AutoFace
 from portico.search.tool_search import SearchFace
 from portico.server.policy import settings as access_settings
+from portico_gateway import Gateway
 
 GUEST, OPS = Principal("gina"), Principal("olga", groups=frozenset({"ops"}))
 

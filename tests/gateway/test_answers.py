@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, ToolError, UsageError
+from portico import Client, Context, Server, ToolError, UsageError
+from portico_gateway import Gateway
 
 ASKING = """
 from portico import Context, Server

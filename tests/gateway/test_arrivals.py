@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.protocol.errors import InternalError
 from portico.protocol.subscriptions import Filter
 from portico.rpc.call import Call
+from portico_gateway import Gateway
 from portico_gateway.gateway import circuit_breaker
 from portico_gateway.gateway import gateway as gateways
 

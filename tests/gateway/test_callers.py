@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from portico import Client, Gateway, Server, ToolError
+from portico import Client, Server, ToolError
 from portico.extend import Call, Principal
 from portico.protocol.errors import InternalError, MethodNotFound, ResourceNotFound, Unknown
 from portico.protocol.resources import ListResourcesResult, Resource
 from portico.protocol.tools import ListToolsResult, Tool
 from portico.server.components.auth_checks import require_scopes
+from portico_gateway import Gateway
 from portico_gateway.gateway import catalog
 
 ADMIN = Principal("ann", frozenset({"admin"}))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, ToolError
+from portico import Client, Server, ToolError
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.errors import Error
+from portico_gateway import Gateway
 from portico_gateway.gateway import router
 
 REVISION = "2025-11-25"

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from portico import Gateway
 from portico.rpc.call import Call
 from portico.transports.targets import Command
 from portico.transports.upstream import Upstream
+from portico_gateway import Gateway
 
 SERVER = str(Path(__file__).parent / "faithful_server.py")
 RESULTS = 60

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, UsageError
+from portico import Client, Server, UsageError
 from portico.extend import set_access
 from portico.protocol.errors import ResourceNotFound
 from portico.secret_references import Secrets
 from portico.transports.targets import Command, Url
+from portico_gateway import Gateway
 from portico_gateway.gateway import gateway as gateways
 from portico_gateway.gateway.settings import read, settings_of
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, UsageError
+from portico import Client, Server, UsageError
 from portico.extend import serve_http
+from portico_gateway import Gateway
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import Raw, json
 
-from portico import Gateway, Server
+from portico import Server
 from portico.extend import Call
+from portico_gateway import Gateway
 
 
 def upstream(name: str, **hints: Any) -> Server:

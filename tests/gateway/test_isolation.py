@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import pytest
 from tests.logins import served
 
-from portico import Client, Context, Gateway, Server
+from portico import Client, Context, Server
+from portico_gateway import Gateway
 
 COUNTER = """
 from portico import Server

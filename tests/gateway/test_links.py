@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.extend import Call, EmbeddedResource, ResourceLink, TextContents
 from portico.server.providers.naming import inward_uri, outward_uri
+from portico_gateway import Gateway
 from portico_gateway.gateway.uri_rewriting import link_inside, link_result
 
 URIS = ["note://hello", "urn:isbn:1", "memo:x", "ui://page/main"]

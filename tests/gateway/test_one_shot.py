@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, SyncClient, ToolError
+from portico import Client, SyncClient, ToolError
 from portico.cli.main import main
 from portico.transports import process
+from portico_gateway import Gateway
 from portico_gateway.gateway import router
 
 # Each server starts later than the short wait of a list.

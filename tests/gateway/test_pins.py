@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, ToolError, UsageError
+from portico import Client, ToolError, UsageError
 from portico.cli.main import main
+from portico_gateway import Gateway
 from portico_gateway.cli import pins
 from portico_gateway.gateway import gateway as gateways
 from portico_gateway.gateway.tool_pinning import ToolPin

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from portico import Client, Gateway, ToolError
+from portico import Client, ToolError
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.errors import URL_ELICITATION_REQUIRED, InvalidParams, ProtocolError
 from portico.protocol.meta import ClientCapabilities
 from portico.rpc.attribution import UPSTREAM, attribute, attribute_data, mark_text
 from portico.rpc.call import Call
+from portico_gateway import Gateway
 
 SERVER = Path(__file__).parent / "asking_server.py"
 ERAS = ["2025-11-25", "2026-07-28"]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.extend import http_exchange, serve_http
+from portico_gateway import Gateway
 from portico_gateway.cli.gateway import _is_healthy, _shown
 from portico_gateway.gateway import gateway as gateways
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from portico import Gateway, ToolError
+from portico import ToolError
 from portico.protocol.errors import Error
 from portico.protocol.meta import ClientCapabilities
 from portico.rpc.call import Call
 from portico.rpc.identity import identity_of
+from portico_gateway import Gateway
 from portico_gateway.gateway import circuit_breaker, concurrency
 from portico_gateway.gateway.concurrency import CallPlaces, QueueFull
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.client.skills import get_skill, list_skills, read_skill, read_skill_file
 from portico.protocol.errors import InvalidParams, ResourceNotFound, UsageError
 from portico.server.skills.service import Skills
+from portico_gateway import Gateway
 
 
 def serving(tmp_path: Path, name: str, skills: dict[str, str]) -> Server:

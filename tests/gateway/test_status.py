@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.auth import Principal, TokenInvalid
 from portico.cli.main import main
 from portico.extend import http_exchange, serve_http
 from portico.transports.http_server.workers import metrics as sums
+from portico_gateway import Gateway
 from portico_gateway.cli.gateway import _is_healthy, _shown
 from portico_gateway.gateway.status import merge_reports
 

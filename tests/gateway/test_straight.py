@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, ToolError
+from portico import Client, Context, Server, ToolError
 from portico.protocol.client_features import ElicitResult
 from portico.server.http import serve_http
+from portico_gateway import Gateway
 from portico_gateway.gateway import fast_path, router
 
 PATIENCE = 20.0

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, ToolError
+from portico import Client, Server, ToolError
 from portico.protocol.subscriptions import Filter
 from portico.rpc import change_relay
+from portico_gateway import Gateway
 from portico_gateway.gateway import change_listener as changes
 
 TELLING = """

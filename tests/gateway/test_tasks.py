@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway
+from portico import Client
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.errors import InvalidParams, MissingCapability, ProtocolError
+from portico_gateway import Gateway
 
 SERVER = [sys.executable, str(Path(__file__).parent / "tasking_server.py")]
 ERAS = ["2025-11-25", "2026-07-28"]

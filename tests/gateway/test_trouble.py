@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, ToolError
+from portico import Client, ToolError
 from portico.protocol.errors import Unknown
 from portico.protocol.versions import REVISIONS
 from portico.rpc.call import Call
 from portico.secret_references import Secrets
+from portico_gateway import Gateway
 from portico_gateway.gateway import connection, router
 from portico_gateway.gateway import settings as config
 

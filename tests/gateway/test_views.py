@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, Server, UsageError
+from portico import Client, Context, Server, UsageError
 from portico.cli.main import main
 from portico.extend import serve_http
 from portico.protocol.errors import ResourceNotFound, Unknown
+from portico_gateway import Gateway
 
 REVISIONS = ["2025-11-25", "2026-07-28"]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway, Server, UsageError
+from portico import Client, Server, UsageError
+from portico_gateway import Gateway
 
 
 class Peer:

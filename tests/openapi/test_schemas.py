@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from portico import Client, MCPType, RouteMap, Server, UsageError
+from portico import Client, Server, UsageError
+from portico.server.providers import MCPType, RouteMap
 from portico.server.providers.openapi import binding
 from portico.server.providers.openapi.document import MOST_NODES, read_document
 from portico.server.providers.openapi.schemas import Schemas

@@ -31,8 +31,9 @@ from access_desk import REDIRECT_URI, free_port, login_provider, oauth_for, serv
 import oidc
 from logins import Kept
 from node import NotInstalled
-from portico import Client, Context, OIDCProxy, Server, get_access_token
+from portico import Client, Context, Server
 from portico.auth import AuthorizationFailed
+from portico.compat.fastmcp import OIDCProxy, get_access_token
 
 PATIENCE = 60.0
 

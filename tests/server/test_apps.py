@@ -11,9 +11,10 @@ from msgspec import Raw, json
 
 import ext_apps
 import node
-from portico import AppPage, Client, Gateway, Server, UsageError
+from portico import AppPage, Client, Server, UsageError
 from portico.extend import Call, ClientCapabilities
 from portico.protocol.apps import EXTENSION, PAGE_TYPE, SHOWN, shows_pages
+from portico_gateway import Gateway
 
 HTML = "<!doctype html><p>Cart</p>"
 HOST = ClientCapabilities(extensions={EXTENSION: {"mimeTypes": [PAGE_TYPE]}})

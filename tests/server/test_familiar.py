@@ -15,54 +15,49 @@ from pydantic import BaseModel
 
 from logins import served
 from portico import (
-    AcceptedElicitation,
+    Client,
+    Depends,
+    ProtocolError,
+    ToolError,
+    ToolResult,
+    UsageError,
+)
+from portico.auth.principal import Principal
+from portico.compat.fastmcp import (
     AssistantMessage,
     AuthMiddleware,
-    CacheHint,
     CallArgument,
-    Client,
     Context,
     CurrentContext,
     CurrentHeaders,
-    Depends,
     DirectoryResource,
-    Elicit,
+    FastMCP,
     FileResource,
-    InvalidRequestState,
-    ListRoots,
-    ProtocolError,
-    RateLimitingMiddleware,
-    RequestStateSecurity,
-    Resolve,
-    ResourceNotFoundError,
-    ResourceSecurity,
-    Server,
-    ServerRequestContext,
     StaticTokenVerifier,
     TextResource,
-    ToolError,
-    ToolResult,
-    TransportSecuritySettings,
-    UsageError,
     UserMessage,
     lifespan,
     require_scopes,
 )
-from portico.auth.principal import Principal
-from portico.extend import (
-    LATEST,
-    V2025_06_18,
-    Call,
-    ElicitResult,
-    InputRequiredResult,
-    InvalidParams,
+from portico.compat.mcp_sdk import (
+    Elicit,
+    ListRoots,
     LowLevelServer,
+    MCPServer,
     ReadResourceContents,
-    Root,
+    RequestStateSecurity,
+    Resolve,
+    ResourceNotFoundError,
+    ServerRequestContext,
+    TransportSecuritySettings,
 )
+from portico.extend import LATEST, V2025_06_18, Call, ElicitResult, InputRequiredResult, InvalidParams, Root
 from portico.protocol.client_features import InputRequest
 from portico.protocol.errors import TooManyRequests, Unknown
 from portico.search.tool_search import SearchFace
+from portico.server.middleware import RateLimitingMiddleware
+from portico.server.options import CacheHint, InvalidRequestState, ResourceSecurity
+from portico.types import AcceptedElicitation
 from portico_gateway.policy.engine import AccessRules
 from portico_gateway.policy.settings import read_rules
 
@@ -89,7 +84,7 @@ class ToolAnnotations(BaseModel):
 
 
 async def test_blocks_and_results_of_another_library_are_sent_as_what_they_are() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def block() -> TextContent:
@@ -112,7 +107,7 @@ async def test_blocks_and_results_of_another_library_are_sent_as_what_they_are()
 
 
 async def test_a_tool_result_takes_structured_content() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def told() -> ToolResult:
@@ -124,7 +119,7 @@ async def test_a_tool_result_takes_structured_content() -> None:
 
 
 async def test_structured_output_can_be_wanted_or_not() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool(structured_output=True)
     async def text() -> str:
@@ -143,7 +138,7 @@ async def test_structured_output_can_be_wanted_or_not() -> None:
 
 
 async def test_annotations_tags_and_icons_of_another_library_are_read() -> None:
-    server = Server(icons=[{"src": "https://example.com/a.png"}])
+    server = FastMCP(icons=[{"src": "https://example.com/a.png"}])
 
     @server.tool(annotations=ToolAnnotations(readOnlyHint=True), tags={"b", "a"})
     async def one() -> None: ...
@@ -155,11 +150,11 @@ async def test_annotations_tags_and_icons_of_another_library_are_read() -> None:
         assert tool.meta is not None
         assert tool.meta["portico/tags"] == ["a", "b"]
     with pytest.raises(UsageError, match="is no icon"):
-        Server(icons=[{"nothing": 1}])
+        FastMCP(icons=[{"nothing": 1}])
 
 
 async def test_prompts_are_made_of_messages() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.prompt
     def review() -> list[Any]:
@@ -180,10 +175,10 @@ class App:
 
 async def test_what_the_lifespan_yields_is_at_hand() -> None:
     @asynccontextmanager
-    async def lifespan(server: Server) -> AsyncIterator[App]:
+    async def lifespan(server: FastMCP) -> AsyncIterator[App]:
         yield App("kept")
 
-    server = Server(lifespan=lifespan)
+    server = FastMCP(lifespan=lifespan)
 
     @server.tool
     async def name(ctx: Context[App]) -> str:
@@ -195,7 +190,7 @@ async def test_what_the_lifespan_yields_is_at_hand() -> None:
 
 
 async def test_state_belongs_to_one_conversation() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def swap(ctx: Context, value: str) -> dict[str, Any]:
@@ -211,7 +206,7 @@ async def test_state_belongs_to_one_conversation() -> None:
 
 
 async def test_what_cannot_be_kept_is_said() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def keep(ctx: Context) -> None:
@@ -223,7 +218,7 @@ async def test_what_cannot_be_kept_is_said() -> None:
 
 
 async def test_a_body_looks_around_in_its_server() -> None:
-    server = Server(page_size=1)
+    server = FastMCP(page_size=1)
 
     @server.tool
     async def names(ctx: Context) -> list[str]:
@@ -238,7 +233,7 @@ async def test_a_body_looks_around_in_its_server() -> None:
 
 
 async def test_an_answer_is_of_the_class_that_says_what_it_is() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def ask(ctx: Context) -> str:
@@ -271,7 +266,7 @@ def user(name: str, db: str = Depends(connection)) -> str:
 
 
 async def test_dependencies_are_made_once_for_a_call_and_ended_with_it() -> None:
-    server = Server()
+    server = FastMCP()
     SAID.clear()
 
     @server.tool
@@ -286,7 +281,7 @@ async def test_dependencies_are_made_once_for_a_call_and_ended_with_it() -> None
 
 
 async def test_dependencies_of_a_def_and_of_prompts_and_resources() -> None:
-    server = Server()
+    server = FastMCP()
 
     def number() -> Iterator[int]:
         yield 7
@@ -318,7 +313,7 @@ def roots() -> ListRoots:
 
 
 async def test_a_dependency_asks() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.tool
     async def order(
@@ -333,11 +328,11 @@ async def test_a_dependency_asks() -> None:
             await client.call_tool("order", {"title": "Dune"})
 
 
-# The Server
+# The FastMCP
 
 
 async def test_one_function_completes_everything() -> None:
-    server = Server()
+    server = FastMCP()
 
     @server.prompt
     def review(language: str) -> str:
@@ -353,20 +348,20 @@ async def test_one_function_completes_everything() -> None:
 
 
 def test_options_by_their_names_there() -> None:
-    server, part = Server(), Server("part")
+    server, part = FastMCP(), FastMCP("part")
     server.mount(server=part, namespace="p")
     server.add_tool(lambda: 1, name="one")
     server.remove_tool("one")
     hosts = TransportSecuritySettings(allowed_hosts=["example.com:*"])
-    assert server.streamable_http_app(json_response=True, transport_security=hosts) is not None
+    assert MCPServer().streamable_http_app(json_response=True, transport_security=hosts) is not None
     assert server.http_app(path="/x") is not None
-    assert server.sse_app() is not None
-    with pytest.raises(UsageError, match="no log level"):
-        Server(log_level="loud")
+    assert MCPServer().sse_app() is not None
+    with pytest.raises(UsageError, match="log_level must be debug"):
+        FastMCP(log_level="loud")
 
 
 async def test_what_has_a_tag_can_be_taken_away_and_brought_back() -> None:
-    server = Server()
+    server = FastMCP()
     server.add_tool(lambda: 1, name="one", tags={"beta"})
     server.add_tool(lambda: 2, name="two")
     async with Client(server) as client:
@@ -379,7 +374,7 @@ async def test_what_has_a_tag_can_be_taken_away_and_brought_back() -> None:
 
 
 async def test_the_highest_version_of_a_tool_has_its_name() -> None:
-    server = Server()
+    server = FastMCP(on_duplicate="error")
     server.add_tool(lambda: "nine", name="add", version="1.9")
     server.add_tool(lambda: "ten", name="add", version="1.10")
     server.add_tool(lambda: "two", name="add", version="1.2")
@@ -401,7 +396,7 @@ async def test_a_middleware_of_the_sdk_is_a_function_of_a_context_and_what_comes
         seen.append((ctx.method, (ctx.params or {}).get("name")))
         return await call_next(ctx)
 
-    server = Server("s", middleware=[watch])
+    server = FastMCP("s", middleware=[watch])
     server.tool(name="a")(lambda: "1")
     async with Client(server) as client:
         await client.call_tool("a", {})
@@ -409,7 +404,7 @@ async def test_a_middleware_of_the_sdk_is_a_function_of_a_context_and_what_comes
 
 
 async def test_a_hint_for_one_method_stands_beside_the_server_s_own() -> None:
-    server = Server("s", ttl_ms=5, cache_hints={"tools/list": CacheHint(ttl_ms=60_000, scope="public")})
+    server = FastMCP("s", ttl_ms=5, cache_hints={"tools/list": CacheHint(ttl_ms=60_000, scope="public")})
     tools = msgspec.json.decode(await server(_call("tools/list")))
     prompts = msgspec.json.decode(await server(_call("prompts/list")))
     assert (tools["ttlMs"], tools["cacheScope"]) == (60_000, "public")
@@ -436,7 +431,7 @@ class _Codec:
     ids=["keys", "codec", "ephemeral"],
 )
 async def test_states_are_sealed_as_the_server_is_told(security: RequestStateSecurity) -> None:
-    server = Server("s", request_state_security=security)
+    server = FastMCP("s", request_state_security=security)
 
     @server.tool
     async def refund(amount: int, ctx: Context) -> str:
@@ -448,8 +443,8 @@ async def test_states_are_sealed_as_the_server_is_told(security: RequestStateSec
 
 
 def test_a_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
-    old = RequestStateSecurity(keys=["a" * 32]).sealing("s")
-    both = RequestStateSecurity(keys=["b" * 32, "a" * 32]).sealing("s")
+    old = RequestStateSecurity(keys=["a" * 32]).create_sealer("s")
+    both = RequestStateSecurity(keys=["b" * 32, "a" * 32]).create_sealer("s")
     sealed = old.close(b"x", {}, {}, [])
     assert both.open(sealed, b"x").binding == b"x"
     with pytest.raises(InvalidParams):
@@ -457,7 +452,7 @@ def test_a_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
 
 
 async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
-    server = Server("s")
+    server = FastMCP("s")
 
     @server.tool
     async def refund(amount: int, ctx: Context) -> Any:
@@ -477,7 +472,7 @@ async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
 
 @pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "%2e%2e/x"])
 async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(value: str) -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.resource("f://x/{+path}")(lambda path: path)
     server.resource("g://x/{+path}", security=None)(lambda path: path)
     server.resource("h://x/{+path}", security=ResourceSecurity(exempt_params={"path"}))(lambda path: path)
@@ -491,7 +486,7 @@ async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(val
 
 @pytest.mark.parametrize(("how", "said"), [("ignore", "1"), ("replace", "2"), ("warn", "2")])
 async def test_what_becomes_of_a_second_tool_of_one_name(how: Any, said: str) -> None:
-    server = Server("s", on_duplicate=how)
+    server = FastMCP("s", on_duplicate=how)
     server.tool(name="a")(lambda: "1")
     server.tool(name="a")(lambda: "2")
     server.prompt(name="a")(lambda: "p")
@@ -501,7 +496,7 @@ async def test_what_becomes_of_a_second_tool_of_one_name(how: Any, said: str) ->
 
 
 async def test_options_of_theirs_are_understood() -> None:
-    server: Any = Server(
+    server: Any = FastMCP(
         "s", "Be kind.", version=2, mask_error_details=True, list_page_size=1, cache_ttl=60, on_duplicate_tools="error",
         tools=[lambda_tool], experimental_capabilities={"x": {}}, host="127.0.0.1", port=9, middleware=None,
     )  # fmt: skip
@@ -510,7 +505,7 @@ async def test_options_of_theirs_are_understood() -> None:
     assert server.capabilities.experimental == {"x": {}}
     assert [tool.name for tool in await server.list_tools()] == ["lambda_tool"]
     with pytest.raises(UsageError, match="no option 'mask_errors'"):
-        Server("s", mask_errors=True)  # type: ignore[call-arg]
+        FastMCP("s", mask_errors=True)  # type: ignore[call-arg]
 
 
 def lambda_tool() -> str:
@@ -518,7 +513,7 @@ def lambda_tool() -> str:
 
 
 async def test_scopes_are_required_of_tools_resources_and_prompts() -> None:
-    server = Server("s", auth=StaticTokenVerifier({"good": {"client_id": "a", "scopes": ["write"]}, "bad": {}}))
+    server = FastMCP("s", auth=StaticTokenVerifier({"good": {"client_id": "a", "scopes": ["write"]}, "bad": {}}))
     server.tool(name="t", auth=require_scopes("write"))(lambda: "t")
     server.resource("r://x", name="r", auth=[require_scopes("write")])(lambda: "r")
     server.prompt(name="p", auth=lambda ctx: ctx.token is not None and "write" in ctx.token.scopes)(lambda: "p")
@@ -545,13 +540,13 @@ async def seen_by(client: Client) -> list[str]:
 async def test_what_a_check_refuses_is_not_listed(around: str) -> None:
     check: Any = [require_scopes("write")]
     given = {} if around == "middleware" else {"auth": check}
-    server = Server("s", middleware=[AuthMiddleware(check)] if around == "middleware" else [])
+    server = FastMCP("s", middleware=[AuthMiddleware(check)] if around == "middleware" else [])
     server.tool(name="secret", **given)(lambda: "t")
     server.prompt(name="p", **given)(lambda one: one)
     server.resource("r://x", name="r", **given)(lambda: "r")
     server.resource("r://y/{one}", name="t", **given)(lambda one: one)
     if around == "mounted":
-        inner, server = server, Server("outer")
+        inner, server = server, FastMCP("outer")
         server.mount(inner)
     if around == "with rules":
         server.protect(guard=AccessRules(read_rules([{"who": "*", "tool": "*", "prompt": "*", "resource": "*"}])))
@@ -585,7 +580,7 @@ async def test_lifespans_are_put_together() -> None:
         yield {"b": 2}
         left.append("two")
 
-    server = Server("s", lifespan=one | two)
+    server = FastMCP("s", lifespan=one | two)
     server.tool(name="t")(_sees_lifespan)
     async with Client(server) as client:
         assert (await client.call_tool("t", {})).data == {"a": 1, "b": 2}
@@ -598,7 +593,7 @@ def _sees_lifespan(ctx: Context) -> dict[str, int]:
 
 async def test_resources_need_no_function(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    server = Server("s", resources=[TextResource(uri="n://x", name="Notice", text="Closed.", tags={"a"})])  # type: ignore[call-arg]
+    server = FastMCP("s", resources=[TextResource(uri="n://x", name="Notice", text="Closed.", tags={"a"})])  # type: ignore[call-arg]
     server.add_resource(FileResource(uri="file:///a.txt", path=tmp_path / "a.txt", mime_type="text/plain"))
     server.add_resource(DirectoryResource(uri="d://x", path=tmp_path))
     async with Client(server) as client:
@@ -607,7 +602,7 @@ async def test_resources_need_no_function(tmp_path: Path) -> None:
 
 
 async def test_only_what_is_meant_is_shown() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     for name, tags in (("a", {"safe"}), ("b", {"safe", "slow"}), ("c", set())):
         server.tool(name=name, tags=tags)(lambda: "x")
     server.enable(tags={"safe"}, only=True)
@@ -619,7 +614,7 @@ async def test_only_what_is_meant_is_shown() -> None:
 
 
 async def test_too_many_requests_are_refused() -> None:
-    server = Server("s", middleware=[RateLimitingMiddleware(max_requests_per_second=0.001, burst_capacity=3)])
+    server = FastMCP("s", middleware=[RateLimitingMiddleware(max_requests_per_second=0.001, burst_capacity=3)])
     server.tool(name="a")(lambda: "1")
     async with Client(server) as client:  # which asks once by itself
         assert (await client.call_tool("a", {})).data == "1"
@@ -638,7 +633,7 @@ def test_a_rate_is_more_than_nothing() -> None:
 
 
 async def test_a_context_that_is_a_dependency_too_is_one() -> None:
-    server = Server("s")
+    server = FastMCP("s")
 
     @server.tool
     async def look(name: str, ctx: Context = CurrentContext()) -> str:
@@ -685,7 +680,7 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
 async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
     program = tmp_path / "low.py"
     program.write_text(
-        "from portico.extend import LowLevelServer, stdio_server\n"
+        "from portico.compat.mcp_sdk import LowLevelServer, stdio_server\n"
         "async def tools(ctx, params):\n"
         "    return {'tools': [{'name': 'add', 'inputSchema': {'type': 'object'}}]}\n"
         "server = LowLevelServer('low', on_list_tools=tools)\n"
@@ -745,5 +740,5 @@ async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
     def outer(x: int) -> str:
         return inner(x)  # type: ignore[return-value]
 
-    async with Client(Server("s", tools=[outer])) as client:  # type: ignore[call-arg]
+    async with Client(FastMCP("s", tools=[outer])) as client:  # type: ignore[call-arg]
         assert (await client.call_tool("outer", {"x": 3})).data == "3!"

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from portico import Client, Context, Gateway, Server, Service
+from portico import Client, Context, Server, Service
 from portico.protocol.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
 from portico.rpc.call import Call
 from portico.server.policy.interfaces import Decision, Kind, Owned, Passage, Sight
+from portico_gateway import Gateway
 
 
 class Only:

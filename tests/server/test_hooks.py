@@ -9,20 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico import (
-    Client,
+from portico import Client, Middleware, MiddlewareContext, Server, ToolError
+from portico.extend import REVISIONS
+from portico.protocol.errors import InternalError
+from portico.server.middleware import (
     ErrorHandlingMiddleware,
-    Hooks,
     LoggingMiddleware,
-    MiddlewareContext,
     ResponseCachingMiddleware,
     ResponseLimitingMiddleware,
     RetryMiddleware,
-    Server,
-    ToolError,
 )
-from portico.extend import REVISIONS
-from portico.protocol.errors import InternalError
 
 
 def made(*middleware: Any) -> tuple[Server, list[int]]:
@@ -48,7 +44,7 @@ def made(*middleware: Any) -> tuple[Server, list[int]]:
 
 
 async def test_a_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    class Forgetful(Hooks):
+    class Forgetful(Middleware):
         async def on_list_tools(self, context: MiddlewareContext, call_next: Any) -> Any:
             await call_next(context)
 
@@ -63,7 +59,7 @@ async def test_a_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: p
 async def test_a_hook_that_hangs_holds_up_its_own_request_alone() -> None:
     cancelled: list[str] = []
 
-    class Hanging(Hooks):
+    class Hanging(Middleware):
         async def on_call_tool(self, context: MiddlewareContext, call_next: Any) -> Any:
             try:
                 return await (asyncio.Event().wait() if context.name == "long" else call_next(context))
@@ -86,7 +82,7 @@ async def test_a_hook_that_hangs_holds_up_its_own_request_alone() -> None:
 async def test_each_hook_sees_its_method_and_may_change_it(revision: str) -> None:
     seen = []
 
-    class Watching(Hooks):
+    class Watching(Middleware):
         async def on_message(self, context: MiddlewareContext, call_next: Any) -> Any:
             seen.append(context.method)
             return await call_next(context)

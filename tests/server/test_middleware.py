@@ -1,4 +1,4 @@
-"""Middleware: from Handler to Handler, around everything a server answers."""
+"""HandlerMiddleware: from Handler to Handler, around everything a server answers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from portico.protocol.content import TextContent
 from portico.protocol.errors import InvalidRequest
 from portico.protocol.tools import CallToolResult
 from portico.protocol.versions import HANDSHAKE, REVISIONS
-from portico.rpc.call import Call, Handler, Middleware
+from portico.rpc.call import Call, Handler, HandlerMiddleware
 
 Connect = Callable[..., Any]
 
 
-def noting(notes: list[str], name: str = "") -> Middleware:
+def noting(notes: list[str], name: str = "") -> HandlerMiddleware:
     """A middleware that notes what passes, on the way in and on the way out."""
 
     def wrap(handler: Handler) -> Handler:

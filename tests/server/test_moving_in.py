@@ -9,42 +9,37 @@ from typing import Any
 import pytest
 
 import portico
-from portico import (
+from portico import Client, Depends, Tool, ToolError, UsageError
+from portico.auth import Principal, RequestCredentials, TokenInvalid
+from portico.compat.fastmcp import (
     AccessToken,
-    ArgTransform,
-    AuthSettings,
-    Client,
     Context,
-    Depends,
-    ElicitationResult,
-    Extension,
-    FileSystemProvider,
+    FastMCP,
     GitHubProvider,
     LocalProvider,
-    MethodBinding,
-    Namespace,
-    PromptsAsTools,
     Provider,
-    ResourcesAsTools,
-    Server,
     StaticTokenVerifier,
     TokenVerifier,
-    Tool,
-    ToolBinding,
-    ToolError,
-    ToolTransform,
-    ToolTransformConfig,
-    Transform,
-    UsageError,
-    VersionFilter,
     create_proxy,
-    forward,
-    forward_raw,
     get_access_token,
     get_context,
 )
-from portico.auth import Principal, RequestCredentials, TokenInvalid
+from portico.compat.mcp_sdk import AuthSettings, Extension, MethodBinding, ToolBinding
 from portico.extend import InvalidParams
+from portico.server.providers import FileSystemProvider
+from portico.server.transforms import (
+    ArgTransform,
+    Namespace,
+    PromptsAsTools,
+    ResourcesAsTools,
+    ToolTransform,
+    ToolTransformConfig,
+    Transform,
+    VersionFilter,
+    forward,
+    forward_raw,
+)
+from portico.types import ElicitationResult
 
 
 def search(q: str, limit: int = 2, key: str = "") -> list[str]:
@@ -65,7 +60,7 @@ async def data(server: Any, name: str, arguments: dict[str, Any] | None = None, 
 
 
 async def test_arguments_are_renamed_hidden_and_fixed() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     shape = {
         "q": ArgTransform(name="query", description="What to find"),
         "limit": ArgTransform(default=1),
@@ -98,7 +93,7 @@ async def test_a_function_is_put_around_a_tool() -> None:
         await forward(query=3)
         return "never"
 
-    server = Server("s")
+    server = FastMCP("s")
     shape = {"q": ArgTransform(name="query")}
     server.add(Tool.from_tool(search, name="around", transform_args=shape, transform_fn=around))
     server.add(Tool.from_tool(search, name="raw", transform_args=shape, transform_fn=raw))
@@ -123,9 +118,9 @@ def test_a_shape_that_cannot_be_is_refused_while_building(changes: dict[str, Any
 
 
 async def test_a_transform_shapes_what_is_mounted_too() -> None:
-    inner = Server("inner")
+    inner = FastMCP("inner")
     inner.tool(search)
-    server = Server("s")
+    server = FastMCP("s")
     server.mount(inner, "in")
     server.tool(name="plain")(lambda: 1)
     change = ToolTransformConfig(name="find", arguments={"q": ArgTransform(name="query")})
@@ -139,7 +134,7 @@ async def test_a_transform_shapes_what_is_mounted_too() -> None:
 
 
 async def test_a_namespace_stands_before_every_name() -> None:
-    server = Server("s", transforms=[Namespace("api")])
+    server = FastMCP("s", transforms=[Namespace("api")])
     server.tool(search)
     server.prompt(name="hi")(lambda: "hi")
     assert await data(server, "api_search", {"q": "a", "limit": 1}) == ["a0"]
@@ -150,7 +145,7 @@ async def test_a_namespace_stands_before_every_name() -> None:
 
 
 async def test_resources_and_prompts_are_tools_for_who_knows_only_those() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.resource("a://b")(lambda: "text")
     server.resource("c://{d}")(_described)
     server.prompt(name="hi")(_greeting)
@@ -172,7 +167,7 @@ def _greeting(who: str) -> str:
 
 
 async def test_a_conversation_is_shown_what_it_has_asked_for() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool(name="money", tags={"finance"})(lambda: "money")
 
     @server.tool
@@ -221,9 +216,9 @@ async def test_several_servers_have_one_bundle_in_the_versions_they_want() -> No
         bundle.tool(name="work", version=f"{number}.0")(lambda number=number: number)
         bundle.prompt(name="p", version=f"{number}.0")(lambda number=number: str(number))
         bundle.resource("r://x", version=f"{number}.0")(lambda number=number: str(number))
-    first = Server("one", providers=[bundle], transforms=[VersionFilter(version_lt="2.0")])
-    second = Server("two", providers=[bundle], transforms=[VersionFilter(version_gte="2.0", version_lt="3.0")])
-    latest = Server("all", providers=[bundle])
+    first = FastMCP("one", providers=[bundle], transforms=[VersionFilter(version_lt="2.0")])
+    second = FastMCP("two", providers=[bundle], transforms=[VersionFilter(version_gte="2.0", version_lt="3.0")])
+    latest = FastMCP("all", providers=[bundle])
     for server, number in ((first, 1), (second, 2), (latest, 3)):
         async with Client(server) as client:
             assert (await client.call_tool("work", {})).data == str(number)
@@ -235,7 +230,7 @@ async def test_several_servers_have_one_bundle_in_the_versions_they_want() -> No
 
 
 async def test_a_higher_version_that_is_removed_leaves_the_lower_one() -> None:
-    server = Server("s")
+    server = FastMCP("s", on_duplicate="error")
     server.prompt(name="p", version="2")(lambda: "two")
     server.prompt(name="p", version="1")(lambda: "one")
     server.registry.remove(server.prompts.get("p"))
@@ -253,7 +248,7 @@ async def test_a_folder_of_files_is_read_again_when_it_changes(
     file.write_text("from portico import tool\n\n\n@tool\ndef one(x: int) -> int:\n    return x\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "_private.py").write_text("raise SystemExit\n")
-    server = Server("s", providers=[FileSystemProvider(tmp_path, reload=True)])
+    server = FastMCP("s", providers=[FileSystemProvider(tmp_path, reload=True)])
     async with Client(server) as client:
         assert [tool.name for tool in await client.list_tools()] == ["one"]
         file.write_text(
@@ -265,12 +260,12 @@ async def test_a_folder_of_files_is_read_again_when_it_changes(
         file.unlink()
         assert await client.list_tools() == []
     with caplog.at_level("WARNING", "portico"):
-        assert await Server("t", providers=[FileSystemProvider(tmp_path / "nothing")]).list_tools() == []
+        assert await FastMCP("t", providers=[FileSystemProvider(tmp_path / "nothing")]).list_tools() == []
     assert "there is no folder" in caplog.text
 
 
 async def test_a_proxy_passes_everything_on() -> None:
-    inner = Server("inner")
+    inner = FastMCP("inner")
     inner.tool(search)
     assert await data(create_proxy(inner, name="outer"), "search", {"q": "a", "limit": 1}) == ["a0"]
 
@@ -279,7 +274,7 @@ async def test_a_proxy_passes_everything_on() -> None:
 
 
 async def test_a_text_is_structured_content_where_the_server_says_so() -> None:
-    server = Server("s", structured_output=True)
+    server = FastMCP("s", structured_output=True)
     server.tool(name="text")(_greeting)
     server.tool(name="plain", structured_output=False)(_greeting)
     async with Client(server) as client:
@@ -305,7 +300,7 @@ class Opaque:
 
 
 async def test_what_cannot_be_described_is_refused_and_never_sent() -> None:
-    server = Server("s")
+    server = FastMCP("s")
     server.tool(name="described")(lambda: Described())
     for name, value in (("opaque", Opaque()), ("inside", {"a": [Opaque()]}), ("function", _greeting)):
         server.tool(name=name)(lambda value=value: value)
@@ -333,7 +328,7 @@ async def test_a_verifier_of_theirs_says_who_a_token_stands_for() -> None:
         resource_server_url="https://notes.example.com/mcp",
         required_scopes=["read"],
     )
-    auth = Server("s", auth=settings, token_verifier=Verifies()).auth
+    auth = FastMCP("s", auth=settings, token_verifier=Verifies()).auth
     assert auth is not None
     assert (auth.public_url, auth.required) == ("https://notes.example.com", frozenset({"read"}))
     assert auth.authorization_servers == ["https://login.example.com"]
@@ -346,7 +341,7 @@ async def test_a_verifier_of_theirs_says_who_a_token_stands_for() -> None:
 
 async def test_tokens_of_the_program_s_own() -> None:
     verifier = StaticTokenVerifier({"t": {"client_id": "ci", "scopes": ["a"]}}, required_scopes=["a"])
-    auth = Server("s", auth=verifier).auth
+    auth = FastMCP("s", auth=verifier).auth
     assert auth is not None
     found = await auth.verifier(RequestCredentials("bearer", "t"))
     assert (found.principal.id, auth.required) == ("ci", frozenset({"a"}))
@@ -354,19 +349,19 @@ async def test_tokens_of_the_program_s_own() -> None:
 
 def test_a_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
-    empty = Server("s", auth=GitHubProvider(base_url="http://localhost:8000"))
+    empty = FastMCP("s", auth=GitHubProvider(base_url="http://localhost:8000"))
     with pytest.raises(UsageError, match="client_id is what the provider calls us"):
         _ = empty.auth
     given = GitHubProvider(client_id="id", client_secret="s", base_url="https://a.example.com", allow=["user:ann"])
-    auth = Server("s", auth=given, store=str(tmp_path / "a.db")).auth
+    auth = FastMCP("s", auth=given, store=str(tmp_path / "a.db")).auth
     assert auth is not None
     assert auth.public_url == "https://a.example.com"
-    with pytest.raises(UsageError, match="auth is a ResourceServer"):
-        Server("s", auth=5)
+    with pytest.raises(UsageError, match="auth must be an auth provider"):
+        FastMCP("s", auth=5)
 
 
 async def test_a_function_without_a_parameter_for_it_knows_who_asks() -> None:
-    server = Server("s")
+    server = FastMCP("s")
 
     @server.tool
     async def who() -> str:
@@ -386,7 +381,7 @@ async def test_a_function_without_a_parameter_for_it_knows_who_asks() -> None:
 
 
 async def test_what_needed_no_question_is_an_answer_too() -> None:
-    server = Server("s")
+    server = FastMCP("s")
 
     @server.tool
     async def ask(path: str, answer: ElicitationResult[int] = Depends(lambda path: len(path))) -> str:
@@ -422,7 +417,7 @@ async def _echo(ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_an_extension_adds_tools_and_methods_and_stands_before_calls() -> None:
-    server = Server("s", extensions=[Echo()])
+    server = FastMCP("s", extensions=[Echo()])
     async with Client(server) as client:
         assert client.server_capabilities.extensions == {"com.example/echo": {"loud": True}}
         assert (await client.call_tool("greet", {"who": "you"})).data == "hi you"
@@ -433,12 +428,12 @@ async def test_an_extension_adds_tools_and_methods_and_stands_before_calls() -> 
 
 def test_words_that_are_not_ours_are_refused() -> None:
     with pytest.raises(UsageError, match="is no Transform"):
-        Server("s").add_transform(object())
+        FastMCP("s").add_transform(object())
     with pytest.raises(UsageError, match="no identifier"):
-        Server("s", extensions=[object()])
+        FastMCP("s", extensions=[object()])
     with pytest.raises(ValueError, match="nothing called 'x'"):
-        Server("s").remove_prompt("x")
-    assert portico.Context is Context
+        FastMCP("s").remove_prompt("x")
+    assert issubclass(Context, portico.Context)
 
 
 def test_sources_of_ones_own_say_what_to_use_instead() -> None:
@@ -454,7 +449,7 @@ async def test_a_transform_of_ones_own_keeps_what_it_wants() -> None:
         def keeps(self, component: Any) -> bool:
             return len(component.name) < 3
 
-    server = Server("s")
+    server = FastMCP("s")
     server.tool(name="ab")(lambda: "")
     server.add_transform(Short())
     server.tool(name="abc")(lambda: "")
@@ -465,7 +460,7 @@ async def test_files_of_a_folder_have_checks_too(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         "from portico import tool\n\n\n@tool(auth=lambda call: False)\ndef hidden() -> str:\n    return ''\n"
     )
-    server = Server("s", providers=[FileSystemProvider(tmp_path)])
+    server = FastMCP("s", providers=[FileSystemProvider(tmp_path)])
     assert [one.name for one in server.tools] == ["hidden"]
     async with Client(server) as client:
         assert await client.list_tools() == []

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Server, ToolError, Transform
+from portico import Client, ToolError
+from portico.compat.fastmcp import FastMCP, Transform
 from portico.extend import REVISIONS
 from portico.protocol.errors import InternalError, InvalidParams, ResourceNotFound
 
@@ -40,8 +41,8 @@ class Prefixed(Transform):
     get_tool = get_prompt = get_resource = get_resource_template = _got
 
 
-def made(*transforms: Transform) -> Server:
-    inner, server = Server("inner"), Server("s")
+def made(*transforms: Transform) -> FastMCP:
+    inner, server = FastMCP("inner"), FastMCP("s")
     for one, name in ((server, "own"), (inner, "mounted")):
         one.tool(name=name, tags={"safe"} if name == "own" else set())(lambda: "done")
         one.prompt(name=name)(lambda: "say")

@@ -396,7 +396,7 @@ async def test_strict_arguments_refuses_texts_that_would_be_repaired(
 ) -> None:
     call = {"name": "book", "arguments": arguments}
     assert (await connect(repairing()).modern("tools/call", call))["result"]["isError"] is False
-    for server in (repairing(strict_arguments=True), repairing(strict_input_validation=True)):
+    for server in (repairing(strict_arguments=True), repairing(strict_arguments=True)):
         wire = connect(server)
         refused = (await wire.modern("tools/call", call))["result"]
         assert refused["isError"]

@@ -13,8 +13,8 @@ from portico.extend import (
     Database,
     Elicitation,
     Handler,
+    HandlerMiddleware,
     Icon,
-    Middleware,
     Prompt,
     PromptMessage,
     Resource,
@@ -50,7 +50,7 @@ def counting(handler: Handler) -> Handler:
     return count
 
 
-counted: Middleware = counting
+counted: HandlerMiddleware = counting
 server = Server(
     "shop", version="1.0.0", instructions="…", icons=[Icon("a.png")], middleware=[counted], lifespan=lifespan
 )

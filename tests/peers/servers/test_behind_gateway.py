@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway
+from portico import Client
 from portico.protocol.client_features import CreateMessageResult, ElicitResult
 from portico.protocol.content import TextContent
+from portico_gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

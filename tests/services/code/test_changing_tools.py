@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.extend import Call, MethodNotFound
+from portico_gateway import Gateway
 from portico_services.codemode import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from portico import Client, Gateway, Hooks, Server, ToolError
+from portico import Client, Middleware, Server, ToolError
 from portico.cli.tool_search import put_on
 from portico.extend import Call, ClientCapabilities, Principal, SearchFace, ToolAnnotations, identity_of
 from portico.protocol.lifecycle import DiscoverResult
@@ -24,6 +24,7 @@ from portico.search import visible_tools
 from portico.search.auto_search import AutoFace
 from portico.server.policy import settings as access_settings
 from portico.server.server import FaceChoice
+from portico_gateway import Gateway
 from portico_services.codemode import CodeFace, process_lease, stubs
 from portico_services.codemode.journal import Journal, RunStore, digest_of
 from portico_services.codemode.service import STRANGERS
@@ -106,7 +107,7 @@ async def test_what_a_script_calls_belongs_to_its_own_run(server: Server) -> Non
     assert above == [("ann", "ann"), ("eve", "eve"), ("ann", "ann")]
 
 
-class Naming(Hooks):
+class Naming(Middleware):
     def __init__(self) -> None:
         self.named: list[str] = []
 

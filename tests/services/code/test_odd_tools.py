@@ -14,7 +14,8 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Server, ToolError
-from portico.extend import Call, LowLevelServer, MethodNotFound, SearchFace, ToolDefinition
+from portico.compat.mcp_sdk import LowLevelServer, ToolDefinition
+from portico.extend import Call, MethodNotFound, SearchFace
 from portico_services.codemode import Code, CodeFace, service
 from portico_services.livepython.sandbox.worker import PythonWorker
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Context, Gateway, ProtocolError, Server, TaskConfig
+from portico import Client, Context, ProtocolError, Server, TaskConfig
 from portico.extend import EmbeddedResource, ResourceLink, TextContents, TransportError
 from portico.server.policy import settings as access_settings
+from portico_gateway import Gateway
 from portico_services.codemode import Code, CodeFace, script_run, service
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py

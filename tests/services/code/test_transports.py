@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from portico import Client, Gateway, Server
+from portico import Client, Server
 from portico.cli import tool_search
 from portico.extend import Call, Handler, serve_http
+from portico_gateway import Gateway
 from portico_services.codemode import Code, CodeFace
 
 sys.path.insert(0, str(Path(__file__).parent))  # for shop.py

@@ -60,10 +60,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_what_goes_inside_can_be_loaded_in_its_order() -> None:
     """As text, where there is nothing of ours but what came before: here in a Python that has not got us."""
-    loads = [
-        f"load('portico_services.livepython.sandbox.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
-        for name in wasm._INSIDE
-    ]
+    texts = {name: Path(wasm.__file__).with_name(f"{name}.py").read_text() for name in wasm._INSIDE}
+    loads = [f"load('portico_services.livepython.sandbox.{name}', {text!r})" for name, text in texts.items()]
     asks = [
         "guest = sys.modules['portico_services.livepython.sandbox.wasm_guest']; guest.begin('{}')",
         "ask = lambda op, **given: guest.answer(guest.json.dumps({'op': op, 'arguments': given}))",

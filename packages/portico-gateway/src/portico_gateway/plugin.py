@@ -49,6 +49,16 @@ def console_views(server: Server) -> list[Service]:
     return console_views(server)
 
 
+def get_login_provider(name: str) -> Any:
+    """Return FastMCP's login provider of this name. Raises AttributeError if there is none."""
+    from portico_gateway.authserver.fastmcp_providers import PROVIDERS
+
+    try:
+        return PROVIDERS[name]
+    except KeyError:
+        raise AttributeError(f"portico.compat.fastmcp has no login provider {name!r}") from None
+
+
 def add_login(server: Server, settings: AuthorizationSettings, home: str, audience: str) -> LoginServer | None:
     """Add the pages of `[auth.proxy]` or `[auth.login]` to a server."""
     from portico_gateway.authserver import settings as login_settings

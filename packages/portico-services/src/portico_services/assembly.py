@@ -32,7 +32,7 @@ from portico_services.profiles.settings import ServiceShape
 from portico_services.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from portico.extend import ToolDefinition
+    from portico.compat.mcp_sdk import ToolDefinition
     from portico_services import operator_tools as operator_module
     from portico_services.profiles import adapter, loader
 else:

@@ -1,6 +1,8 @@
-"""Portico: the Model Context Protocol for Python, every revision of it.
+"""Portico: the Model Context Protocol for Python, every protocol version.
 
 The names below are the public ones. Each is imported when it is first used, so that `import portico` costs nothing.
+Protocol types are in `portico.types`, exceptions in `portico.errors`, names of FastMCP and the official SDK in
+`portico.compat`.
 """
 
 from __future__ import annotations
@@ -10,280 +12,100 @@ from portico._lazy import TYPE_CHECKING, public_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from portico.client.client import Client
-    from portico.client.sync_client import SyncClient
-    from portico.compat.fastmcp.auth import (
-        AccessToken,
-        AuthKitProvider,
-        AuthSettings,
-        AzureJWTVerifier,
-        DebugTokenVerifier,
-        DescopeProvider,
-        IntrospectionTokenVerifier,
-        JWTVerifier,
-        MultiAuth,
-        PropelAuthProvider,
-        RemoteAuthProvider,
-        ScalekitProvider,
-        StaticTokenVerifier,
-        SupabaseProvider,
-        TokenVerifier,
+    from portico.client.client import (
+        Client,
     )
-    from portico.compat.fastmcp.dependencies import (
-        CurrentAccessToken,
-        CurrentContext,
-        CurrentFastMCP,
-        CurrentHeaders,
-        Progress,
-        TokenClaim,
-        get_access_token,
-        get_context,
-        get_http_headers,
-        get_server,
+    from portico.client.sync_client import (
+        SyncClient,
     )
-    from portico.compat.fastmcp.options import CacheHint, InvalidRequestState, RequestStateSecurity
-    from portico.compat.fastmcp.providers import (
-        ClaudeSkillsProvider,
-        FileSystemProvider,
-        LocalProvider,
-        Provider,
-        SkillsDirectoryProvider,
-        create_proxy,
+    from portico.protocol.errors import (
+        Error,
+        ProtocolError,
+        ToolError,
+        UsageError,
     )
-    from portico.compat.fastmcp.resources import (
-        DirectoryResource,
-        FileResource,
-        PromptResult,
-        ResourceContent,
-        ResourceResult,
-        TextResource,
-        combine_lifespans,
-        lifespan,
+    from portico.protocol.meta import (
+        Icon,
     )
-    from portico.compat.fastmcp.server import (
-        InsufficientScopeError,
-        PromptError,
-        ResourceError,
-        ResourceNotFoundError,
-        TransportSecuritySettings,
+    from portico.protocol.tools import (
+        ToolAnnotations,
     )
-    from portico.compat.mcp_sdk.extension import (
-        Extension,
-        MethodBinding,
-        ResourceBinding,
-        ServerExtension,
-        ServerRequestContext,
-        ToolBinding,
-        require_client_extension,
+    from portico.server.apps import (
+        AppPage,
     )
-    from portico.protocol.errors import Error, ProtocolError, ToolError, UsageError
-    from portico.protocol.meta import Icon
-    from portico.protocol.tools import ToolAnnotations
-    from portico.server.apps import AppPage
-    from portico.server.components.auth_checks import (
-        AuthCheck,
-        AuthContext,
-        AuthMiddleware,
-        require_scopes,
-        restrict_tag,
+    from portico.server.components.dependencies import (
+        Depends,
     )
-    from portico.server.components.dependencies import CallArgument, Depends, Elicit, ListRoots, Resolve, Sampling
-    from portico.server.components.prompts import AssistantMessage, Message, Prompt, UserMessage
-    from portico.server.components.resources import ResourceSecurity
-    from portico.server.components.results import Audio, File, Image, ToolResult
-    from portico.server.components.tools import TaskConfig, Tool
+    from portico.server.components.prompts import (
+        Message,
+        Prompt,
+    )
+    from portico.server.components.resources import (
+        Resource,
+    )
+    from portico.server.components.results import (
+        Audio,
+        File,
+        Image,
+        ToolResult,
+    )
+    from portico.server.components.tools import (
+        TaskConfig,
+        Tool,
+    )
     from portico.server.context.context import (
-        AcceptedElicitation,
-        CancelledElicitation,
         Context,
-        DeclinedElicitation,
-        ElicitationResult,
     )
     from portico.server.middleware import (
-        CallNext,
-        DetailedTimingMiddleware,
-        ErrorHandlingMiddleware,
-        HandlerResult,
-        Hooks,
-        LoggingMiddleware,
         Middleware,
         MiddlewareContext,
-        PingMiddleware,
-        RateLimitingMiddleware,
-        ResponseCachingMiddleware,
-        ResponseLimitingMiddleware,
-        RetryMiddleware,
-        StructuredLoggingMiddleware,
-        TimingMiddleware,
     )
-    from portico.server.providers.openapi.route_maps import MCPType, RouteMap
-    from portico.server.registry.service import Service, completion, prompt, resource, tool
-    from portico.server.server import Server
-    from portico.server.skills.service import Skills
-    from portico.server.transforms.arguments import ArgTransform
-    from portico.server.transforms.builtin import (
-        Namespace,
-        PromptsAsTools,
-        ResourcesAsTools,
-        ToolTransform,
-        ToolTransformConfig,
-        Transform,
-        VersionFilter,
+    from portico.server.registry.service import (
+        Service,
+        completion,
+        prompt,
+        resource,
+        tool,
     )
-    from portico.server.transforms.transformed_tool import forward, forward_raw
-    from portico_gateway.authserver.fastmcp_providers import (
-        Auth0Provider,
-        AWSCognitoProvider,
-        AzureProvider,
-        ClerkProvider,
-        DiscordProvider,
-        GitHubProvider,
-        GoogleProvider,
-        HuggingFaceProvider,
-        KeycloakAuthProvider,
-        OAuthProxy,
-        OCIProvider,
-        OIDCProxy,
-        WorkOSProvider,
+    from portico.server.server import (
+        Server,
     )
-    from portico_gateway.gateway.gateway import Gateway
+    from portico.server.skills.service import (
+        Skills,
+    )
 
-_HOMES = {
-    "portico_gateway.authserver.fastmcp_providers": (
-        "AWSCognitoProvider",
-        "Auth0Provider",
-        "AzureProvider",
-        "ClerkProvider",
-        "DiscordProvider",
-        "GitHubProvider",
-        "GoogleProvider",
-        "HuggingFaceProvider",
-        "KeycloakAuthProvider",
-        "OAuthProxy",
-        "OCIProvider",
-        "OIDCProxy",
-        "WorkOSProvider",
-    ),
-    "portico.compat.fastmcp.auth": (
-        "AccessToken",
-        "AuthKitProvider",
-        "AuthSettings",
-        "AzureJWTVerifier",
-        "DebugTokenVerifier",
-        "DescopeProvider",
-        "IntrospectionTokenVerifier",
-        "JWTVerifier",
-        "MultiAuth",
-        "PropelAuthProvider",
-        "RemoteAuthProvider",
-        "ScalekitProvider",
-        "StaticTokenVerifier",
-        "SupabaseProvider",
-        "TokenVerifier",
-    ),
+_HOMES: dict[str, tuple[str, ...]] = {
     "portico.client.client": ("Client",),
     "portico.client.sync_client": ("SyncClient",),
-    "portico_gateway.gateway.gateway": ("Gateway",),
-    "portico.server.providers.openapi.route_maps": (
-        "MCPType",
-        "RouteMap",
+    "portico.protocol.errors": (
+        "Error",
+        "ProtocolError",
+        "ToolError",
+        "UsageError",
     ),
+    "portico.protocol.meta": ("Icon",),
+    "portico.protocol.tools": ("ToolAnnotations",),
     "portico.server.apps": ("AppPage",),
-    "portico.compat.fastmcp.dependencies": (
-        "CurrentAccessToken",
-        "CurrentContext",
-        "CurrentFastMCP",
-        "CurrentHeaders",
-        "Progress",
-        "TokenClaim",
-        "get_access_token",
-        "get_context",
-        "get_http_headers",
-        "get_server",
-    ),
-    "portico.server.context.context": (
-        "AcceptedElicitation",
-        "CancelledElicitation",
-        "Context",
-        "DeclinedElicitation",
-        "ElicitationResult",
-    ),
-    "portico.server.components.dependencies": (
-        "CallArgument",
-        "Depends",
-        "Elicit",
-        "ListRoots",
-        "Resolve",
-        "Sampling",
-    ),
+    "portico.server.components.dependencies": ("Depends",),
     "portico.server.components.prompts": (
-        "AssistantMessage",
         "Message",
         "Prompt",
-        "UserMessage",
     ),
-    "portico.server.components.resources": ("ResourceSecurity",),
+    "portico.server.components.resources": ("Resource",),
     "portico.server.components.results": (
         "Audio",
         "File",
         "Image",
         "ToolResult",
     ),
-    "portico.server.components.tools": ("TaskConfig", "Tool"),
-    "portico.compat.fastmcp.server": (
-        "InsufficientScopeError",
-        "PromptError",
-        "ResourceError",
-        "ResourceNotFoundError",
-        "TransportSecuritySettings",
+    "portico.server.components.tools": (
+        "TaskConfig",
+        "Tool",
     ),
-    "portico.server.components.auth_checks": (
-        "AuthCheck",
-        "AuthContext",
-        "AuthMiddleware",
-        "require_scopes",
-        "restrict_tag",
-    ),
-    "portico.compat.mcp_sdk.extension": (
-        "Extension",
-        "MethodBinding",
-        "ResourceBinding",
-        "ServerExtension",
-        "ServerRequestContext",
-        "ToolBinding",
-        "require_client_extension",
-    ),
-    "portico.compat.fastmcp.resources": (
-        "DirectoryResource",
-        "FileResource",
-        "PromptResult",
-        "ResourceContent",
-        "ResourceResult",
-        "TextResource",
-        "combine_lifespans",
-        "lifespan",
-    ),
-    "portico.compat.fastmcp.options": (
-        "CacheHint",
-        "InvalidRequestState",
-        "RequestStateSecurity",
-    ),
+    "portico.server.context.context": ("Context",),
     "portico.server.middleware": (
-        "CallNext",
-        "DetailedTimingMiddleware",
-        "ErrorHandlingMiddleware",
-        "HandlerResult",
-        "Hooks",
-        "LoggingMiddleware",
         "Middleware",
         "MiddlewareContext",
-        "PingMiddleware",
-        "RateLimitingMiddleware",
-        "ResponseCachingMiddleware",
-        "ResponseLimitingMiddleware",
-        "RetryMiddleware",
-        "StructuredLoggingMiddleware",
-        "TimingMiddleware",
     ),
     "portico.server.registry.service": (
         "Service",
@@ -293,179 +115,40 @@ _HOMES = {
         "tool",
     ),
     "portico.server.server": ("Server",),
-    "portico.server.transforms.arguments": ("ArgTransform",),
-    "portico.compat.fastmcp.providers": (
-        "ClaudeSkillsProvider",
-        "FileSystemProvider",
-        "LocalProvider",
-        "Provider",
-        "SkillsDirectoryProvider",
-        "create_proxy",
-    ),
-    "portico.server.transforms.transformed_tool": (
-        "forward",
-        "forward_raw",
-    ),
-    "portico.server.transforms.builtin": (
-        "Namespace",
-        "PromptsAsTools",
-        "ResourcesAsTools",
-        "ToolTransform",
-        "ToolTransformConfig",
-        "Transform",
-        "VersionFilter",
-    ),
     "portico.server.skills.service": ("Skills",),
-    "portico.protocol.errors": (
-        "Error",
-        "ProtocolError",
-        "ToolError",
-        "UsageError",
-    ),
-    "portico.protocol.meta": ("Icon",),
-    "portico.protocol.tools": ("ToolAnnotations",),
 }
 
 __all__ = [
-    "AWSCognitoProvider",
-    "AcceptedElicitation",
-    "AccessToken",
     "AppPage",
-    "ArgTransform",
-    "AssistantMessage",
     "Audio",
-    "Auth0Provider",
-    "AuthCheck",
-    "AuthContext",
-    "AuthKitProvider",
-    "AuthMiddleware",
-    "AuthSettings",
-    "AzureJWTVerifier",
-    "AzureProvider",
-    "CacheHint",
-    "CallArgument",
-    "CallNext",
-    "CancelledElicitation",
-    "ClaudeSkillsProvider",
-    "ClerkProvider",
     "Client",
     "Context",
-    "CurrentAccessToken",
-    "CurrentContext",
-    "CurrentFastMCP",
-    "CurrentHeaders",
-    "DebugTokenVerifier",
-    "DeclinedElicitation",
     "Depends",
-    "DescopeProvider",
-    "DetailedTimingMiddleware",
-    "DirectoryResource",
-    "DiscordProvider",
-    "Elicit",
-    "ElicitationResult",
     "Error",
-    "ErrorHandlingMiddleware",
-    "Extension",
     "File",
-    "FileResource",
-    "FileSystemProvider",
-    "Gateway",
-    "GitHubProvider",
-    "GoogleProvider",
-    "HandlerResult",
-    "Hooks",
-    "HuggingFaceProvider",
     "Icon",
     "Image",
-    "InsufficientScopeError",
-    "IntrospectionTokenVerifier",
-    "InvalidRequestState",
-    "JWTVerifier",
-    "KeycloakAuthProvider",
-    "ListRoots",
-    "LocalProvider",
-    "LoggingMiddleware",
-    "MCPType",
     "Message",
-    "MethodBinding",
     "Middleware",
     "MiddlewareContext",
-    "MultiAuth",
-    "Namespace",
-    "OAuthProxy",
-    "OCIProvider",
-    "OIDCProxy",
-    "PingMiddleware",
-    "Progress",
     "Prompt",
-    "PromptError",
-    "PromptResult",
-    "PromptsAsTools",
-    "PropelAuthProvider",
     "ProtocolError",
-    "Provider",
-    "RateLimitingMiddleware",
-    "RemoteAuthProvider",
-    "RequestStateSecurity",
-    "Resolve",
-    "ResourceBinding",
-    "ResourceContent",
-    "ResourceError",
-    "ResourceNotFoundError",
-    "ResourceResult",
-    "ResourceSecurity",
-    "ResourcesAsTools",
-    "ResponseCachingMiddleware",
-    "ResponseLimitingMiddleware",
-    "RetryMiddleware",
-    "RouteMap",
-    "Sampling",
-    "ScalekitProvider",
+    "Resource",
     "Server",
-    "ServerExtension",
-    "ServerRequestContext",
     "Service",
     "Skills",
-    "SkillsDirectoryProvider",
-    "StaticTokenVerifier",
-    "StructuredLoggingMiddleware",
-    "SupabaseProvider",
     "SyncClient",
     "TaskConfig",
-    "TextResource",
-    "TimingMiddleware",
-    "TokenClaim",
-    "TokenVerifier",
     "Tool",
     "ToolAnnotations",
-    "ToolBinding",
     "ToolError",
     "ToolResult",
-    "ToolTransform",
-    "ToolTransformConfig",
-    "Transform",
-    "TransportSecuritySettings",
     "UsageError",
-    "UserMessage",
-    "VersionFilter",
-    "WorkOSProvider",
-    "combine_lifespans",
     "completion",
-    "create_proxy",
-    "forward",
-    "forward_raw",
-    "get_access_token",
-    "get_context",
-    "get_http_headers",
-    "get_server",
-    "lifespan",
     "prompt",
-    "require_client_extension",
-    "require_scopes",
     "resource",
-    "restrict_tag",
     "tool",
 ]
 
-if not TYPE_CHECKING:  # which would take any name for one that is there
+if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
     __getattr__, __dir__ = public_names(__name__, _HOMES)

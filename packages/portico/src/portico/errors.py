@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from portico.client.skills import (
         SkillMismatch,
     )
-    from portico.compat.fastmcp.server import (
-        InsufficientScopeError,
-        PromptError,
-        ResourceError,
-        ResourceNotFoundError,
-    )
     from portico.protocol.errors import (
         BadStatus,
         Closed,
@@ -84,12 +78,6 @@ _HOMES = {
     "portico.client.input_handlers": ("UnfitAnswer",),
     "portico.client.results": ("BrokenPromise",),
     "portico.client.skills": ("SkillMismatch",),
-    "portico.compat.fastmcp.server": (
-        "InsufficientScopeError",
-        "PromptError",
-        "ResourceError",
-        "ResourceNotFoundError",
-    ),
     "portico.store.errors": ("StoreError",),
     "portico.protocol.errors": (
         "BadStatus",
@@ -131,7 +119,6 @@ __all__ = [
     "GrantDenied",
     "HeaderMismatch",
     "InsufficientScope",
-    "InsufficientScopeError",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
@@ -140,15 +127,12 @@ __all__ = [
     "MissingCapability",
     "NeedsTask",
     "ParseError",
-    "PromptError",
     "ProtocolError",
     "RedirectRejected",
     "Refused",
     "RegistrationFailed",
-    "ResourceError",
     "ResourceMismatch",
     "ResourceNotFound",
-    "ResourceNotFoundError",
     "ScopeRejected",
     "SessionLost",
     "SkillMismatch",

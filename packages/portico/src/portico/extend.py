@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from portico.rpc.call import (
         Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
-        Members as Members, Middleware as Middleware, Reply as Reply, members as members,
+        HandlerMiddleware as HandlerMiddleware, Members as Members, Reply as Reply, members as members,
     )
     from portico.rpc.dispatcher import failed_result as failed_result, respond as respond
     from portico.rpc.identity import identity_of as identity_of
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from portico.rpc.fair_queue import FairPlaces as FairPlaces
     from portico.telemetry.request_log import log_requests as log_requests
     from portico.server.context.context import Elicitation as Elicitation, Sample as Sample
-    from portico.compat.fastmcp.context import ServerSession as ServerSession
     from portico.server.context.input_rounds import rounds_of as rounds_of
     from portico.server.components.completion import CallerCompleter as CallerCompleter, Completer as Completer
     from portico.server.components.lazy import (
@@ -76,25 +75,6 @@ if TYPE_CHECKING:
         Passage as Passage,
         Sight as Sight,
         Witness as Witness,
-    )
-    from portico.compat.mcp_sdk.lowlevel import (
-        ErrorData as ErrorData,
-        InitializationOptions as InitializationOptions,
-        INTERNAL_ERROR as INTERNAL_ERROR,
-        INVALID_PARAMS as INVALID_PARAMS,
-        INVALID_REQUEST as INVALID_REQUEST,
-        LowLevelServer as LowLevelServer,
-        CodedError as CodedError,
-        METHOD_NOT_FOUND as METHOD_NOT_FOUND,
-        NotificationOptions as NotificationOptions,
-        PARSE_ERROR as PARSE_ERROR,
-        PromptDefinition as PromptDefinition,
-        ReadResourceContents as ReadResourceContents,
-        RequestMembers as RequestMembers,
-        ResourceDefinition as ResourceDefinition,
-        ResourceTemplateDefinition as ResourceTemplateDefinition,
-        ToolDefinition as ToolDefinition,
-        stdio_server as stdio_server,
     )
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.event_bus import Subscription as Subscription
@@ -220,14 +200,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.search.synonyms": ("neighbours",),
     "portico.search.text": ("STOP", "camel_parts", "listed", "stem", "words"),
     "portico.rpc.call": (
-        "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
+        "Call", "Conversation", "Emit", "Handler", "Listening", "HandlerMiddleware", "Members", "Reply", "members",
     ),
     "portico.rpc.dispatcher": ("failed_result", "respond"),
     "portico.rpc.identity": ("identity_of",),
     "portico.rpc.fair_queue": ("FairPlaces",),
     "portico.telemetry.request_log": ("log_requests",),
     "portico.server.context.context": ("Elicitation", "Sample"),
-    "portico.compat.fastmcp.context": ("ServerSession",),
     "portico.server.context.input_rounds": ("rounds_of",),
     "portico.server.components.completion": ("CallerCompleter", "Completer"),
     "portico.server.components.lazy": ("LatePrompt", "LateResource", "LateTool"),
@@ -239,12 +218,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.http": ("serve_http",),
     "portico.server.policy.interfaces": (
         "AccessGuard", "Decision", "Kind", "Meter", "Owned", "Passage", "Sight", "Witness",
-    ),
-    "portico.compat.mcp_sdk.lowlevel": (
-        "ErrorData", "InitializationOptions", "INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST",
-        "LowLevelServer", "CodedError", "METHOD_NOT_FOUND", "NotificationOptions", "PARSE_ERROR",
-        "PromptDefinition", "ReadResourceContents", "RequestMembers", "ResourceDefinition",
-        "ResourceTemplateDefinition", "ToolDefinition", "stdio_server",
     ),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.event_bus": ("Subscription",),

@@ -1,184 +1,230 @@
-"""FastMCP's login providers, by `[auth.proxy]`: an authorization server of our own in front of a login elsewhere.
+"""FastMCP's login providers: an authorization server of Portico in front of an identity provider, by `[auth.proxy]`.
 
-Theirs let in everyone who has an account there. So do these, with a warning in the log, unless `allow` narrows it.
+FastMCP's providers admit everyone who has an account at the identity provider. So do these, with a warning in the log,
+unless `allow` restricts it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from portico.auth.resource_server import ResourceServer
 from portico.auth.settings import AuthorizationSettings, apply
-from portico.compat.fastmcp.auth import FamiliarAuth
+from portico.compat.mcp_sdk.auth import AuthProvider
+from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
 
 log = logging.getLogger("portico.access")
 
-_DISCORD = "https://discord.com"
+# FastMCP's default, which its users have registered at their identity provider.
+CALLBACK_PATH = "/auth/callback"
 
 
-class LoginProvider(FamiliarAuth):
-    """`Server(auth=GitHubProvider(client_id=…, client_secret=…, base_url=…))`. It is read when the server is opened
-    over HTTP; options that only their own machinery needs are not looked at.
+class LoginPreset(NamedTuple):
+    """What `[auth.proxy]` needs to know of an identity provider."""
 
-    * **client_id**, **client_secret** – who this server is at the provider.
-    * **base_url** – what this server is called from outside.
-    * **required_scopes** – what people are asked for at the provider.
-    * **allow** – who may come in, as in `[auth.proxy]`; None: everybody who has an account there.
+    # The options that name it; the first error is about one that is missing.
+    options: tuple[str, ...] = ()
+    # Its settings, made of the values of these options.
+    settings: Callable[..., Mapping[str, Any]] = dict
+    provider: str = "oidc"
+    optional: Mapping[str, str] = {}
+    # Requested from the identity provider unless `required_scopes` says otherwise.
+    default_scopes: tuple[str, ...] = ()
+    # Other names of `client_id` and `client_secret`.
+    client: tuple[str, str] = ("client_id", "client_secret")
+    doc: str = ""
+
+
+_STORED = "sessions and clients are stored in the store of the server: store=URL"
+_EXPIRY = "use [auth.proxy] access, login_every and idle"
+_UPSTREAM = "the tokens of the identity provider are used for the login alone"
+_UNSUPPORTED = {
+    "resource_base_url": Unsupported("base_url is the URL of the server and of the resource"),
+    "issuer_url": Unsupported("the issuer is base_url"),
+    "service_documentation_url": Unsupported("use ResourceServer(documentation=…)"),
+    "allowed_client_redirect_uris": Unsupported("use [auth.proxy] client_hosts, or register clients with client"),
+    "client_storage": Unsupported(_STORED),
+    "jwt_signing_key": Unsupported("use [auth.proxy] keys; without them keys are made and stored"),
+    "require_authorization_consent": Unsupported("consent is always asked for", accepted=(None, True, "remember")),
+    "consent_csp_policy": Unsupported("the pages have a policy of their own"),
+    "forward_resource": Unsupported(_UPSTREAM, accepted=(None, True, False)),
+    "forward_pkce": Unsupported("PKCE is always used", accepted=(None, True)),
+    "fallback_access_token_expiry_seconds": Unsupported(_EXPIRY),
+    "fallback_refresh_token_expiry_seconds": Unsupported(_EXPIRY),
+    "fastmcp_access_token_expiry_seconds": Unsupported(_EXPIRY),
+    "token_expiry_threshold_seconds": Unsupported(_EXPIRY),
+    "http_client": Unsupported("Portico fetches with its own HTTP client and its own limits"),
+    "timeout_seconds": Unsupported("Portico fetches with its own HTTP client and its own limits"),
+    "cache_ttl_seconds": Unsupported(_UPSTREAM),
+    "max_cache_size": Unsupported(_UPSTREAM),
+    "enable_cimd": Unsupported("use [auth.proxy] documents = false", accepted=(None, True)),
+    "identity_assertion": Unsupported("use portico.auth.EnterpriseManagedAuthorization"),
+    "token_verifier": Unsupported(_UPSTREAM),
+    "verify_id_token": Unsupported("id tokens are always verified", accepted=(None, True)),
+    "algorithm": Unsupported("the algorithms are those of the published keys"),
+    "strict": Unsupported("the metadata of the identity provider is always validated", accepted=(None, True)),
+    "token_endpoint_auth_method": Unsupported("the method is that of the provider's metadata"),
+    "extra_token_params": Unsupported("use extra_authorize_params="),
+    "upstream_revocation_endpoint": Unsupported(_UPSTREAM),
+    "identifier_uri": Unsupported(_UPSTREAM),
+    "additional_authorize_scopes": Unsupported("use required_scopes="),
+    "base_authority": Unsupported("use OIDCProxy with config_url="),
+    "token_issuer": Unsupported("use OIDCProxy with config_url="),
+}
+
+
+class LoginProvider(AuthProvider):
+    """`FastMCP(auth=GitHubProvider(client_id=…, client_secret=…, base_url=…))`. It is read when the server is opened
+    over HTTP.
+
+    * **client_id**, **client_secret** – the registration of this server at the identity provider.
+    * **base_url** – the public URL of this server.
+    * **redirect_path** – where the identity provider sends the browser back: /auth/callback by default.
+    * **required_scopes** – the scopes that are requested from the identity provider.
+    * **valid_scopes** – the scopes that clients may request from this server.
+    * **extra_authorize_params**, **audience** – sent to the login page of the identity provider.
+    * **allow** – who may log in, as in `[auth.proxy]`; None: everyone who has an account there.
     """
 
-    provider = "oidc"
+    preset = LoginPreset()
 
     def __init__(
         self,
         *,
-        client_id: str = "",
-        client_secret: str | None = None,
         base_url: Any = None,
+        redirect_path: str | None = None,
         required_scopes: Collection[str] | None = None,
+        valid_scopes: Sequence[str] | None = None,
+        extra_authorize_params: Mapping[str, str] | None = None,
+        audience: str | None = None,
         allow: Sequence[str] | None = None,
-        **more: Any,
+        **options: Any,
     ) -> None:
-        self._given = {"client_id": client_id, "client_secret": client_secret}
+        preset = self.preset
+        self._client = {name: options.pop(given, None) for name, given in zip(_CLIENT, preset.client, strict=True)}
+        named = {**preset.optional, **dict.fromkeys(preset.options)}
+        self._options = {name: options.pop(name, None) or default for name, default in named.items()}
+        reject_options(type(self).__name__, options, _UNSUPPORTED)
         self._home = None if base_url is None else str(base_url).rstrip("/")
-        self._scopes = list(required_scopes or ())
+        self._scopes = list(required_scopes or preset.default_scopes)
         self._allow = allow
-        self._more = more
+        parameters = {**({} if audience is None else {"audience": audience}), **(extra_authorize_params or {})}
+        self._settings = {
+            "callback_path": redirect_path or CALLBACK_PATH,
+            **({} if valid_scopes is None else {"scopes": list(valid_scopes)}),
+            **({"parameters": parameters} if parameters else {}),
+        }
 
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        """What of the provider's own options `[auth.proxy]` wants to know."""
-        return {}
-
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
         if self._allow is None:
             log.warning(
                 "everybody with an account at the login may come in; %s(allow=[…]) narrows it", type(self).__name__
             )
-        table = {
-            "provider": self.provider,
+        proxy = {
+            "provider": self.preset.provider,
             "allow": ["*"] if self._allow is None else list(self._allow),
-            **{name: value for name, value in self._given.items() if value is not None},
+            **{name: value for name, value in self._client.items() if value},
+            **self._settings,
             **({"login_scopes": self._scopes} if self._scopes else {}),
-            **self.login(self._more),
+            **self._identity_provider(),
         }
-        apply(server, AuthorizationSettings(proxy=table, public_url=self._home))
-        made: ResourceServer = server.auth
-        return made
+        apply(server, AuthorizationSettings(proxy=proxy, public_url=self._home))
+        resource: ResourceServer = server.auth
+        return resource
 
-    def _must(self, name: str) -> str:
-        value = self._more.get(name)
-        if not value:
-            raise UsageError(f"{type(self).__name__} needs {name}")
-        return str(value)
-
-
-class GitHubProvider(LoginProvider):
-    """People log in at GitHub."""
-
-    provider = "github"
+    def _identity_provider(self) -> Mapping[str, Any]:
+        for name in self.preset.options:
+            if not self._options[name]:
+                raise UsageError(f"{type(self).__name__} needs {name}")
+        return self.preset.settings(**{name: str(value) for name, value in self._options.items()})
 
 
-class GoogleProvider(LoginProvider):
-    """People log in at Google."""
-
-    provider = "google"
+_CLIENT = ("client_id", "client_secret")
 
 
-class AzureProvider(LoginProvider):
-    """People log in at Microsoft, in the tenant `tenant_id`."""
-
-    provider = "entra"
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"tenant": self._must("tenant_id"), "login_scopes": ["openid", "profile", "email"]}
+def _create_provider(name: str, preset: LoginPreset) -> type[LoginProvider]:
+    return type(name, (LoginProvider,), {"__doc__": preset.doc, "__module__": __name__, "preset": preset})
 
 
-class DiscordProvider(LoginProvider):
-    """People log in at Discord."""
-
-    provider = "oauth"
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "issuer": _DISCORD,
-            "authorization_endpoint": f"{_DISCORD}/oauth2/authorize",
-            "token_endpoint": f"{_DISCORD}/api/oauth2/token",
-            "userinfo_endpoint": f"{_DISCORD}/api/users/@me",
-            "login_scopes": self._scopes or ["identify"],
-            "subject": "id",
-            "username": "username",
-        }
+def _from_config_url(config_url: str) -> dict[str, Any]:
+    return {"issuer": config_url.removesuffix("/.well-known/openid-configuration")}
 
 
-class OIDCProxy(LoginProvider):
-    """People log in at any server of OpenID Connect, named by its `config_url`."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": self._must("config_url").removesuffix("/.well-known/openid-configuration")}
-
-
-class Auth0Provider(OIDCProxy):
-    """People log in at Auth0."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": super().login(more)["issuer"].rstrip("/") + "/"}
+def _oauth(
+    upstream_authorization_endpoint: str, upstream_token_endpoint: str, userinfo_endpoint: str
+) -> dict[str, Any]:
+    return {
+        "issuer": "/".join(upstream_authorization_endpoint.split("/")[:3]),
+        "authorization_endpoint": upstream_authorization_endpoint,
+        "token_endpoint": upstream_token_endpoint,
+        "userinfo_endpoint": userinfo_endpoint,
+    }
 
 
-class WorkOSProvider(LoginProvider):
-    """People log in at an AuthKit domain of WorkOS."""
+_DISCORD = {
+    "issuer": "https://discord.com",
+    "authorization_endpoint": "https://discord.com/oauth2/authorize",
+    "token_endpoint": "https://discord.com/api/oauth2/token",
+    "userinfo_endpoint": "https://discord.com/api/users/@me",
+    "subject": "id",
+    "username": "username",
+}
 
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": self._must("authkit_domain").rstrip("/")}
+PRESETS = {
+    "AWSCognitoProvider": LoginPreset(
+        ("user_pool_id",),
+        lambda user_pool_id, aws_region: {"issuer": f"https://cognito-idp.{aws_region}.amazonaws.com/{user_pool_id}"},
+        optional={"aws_region": "eu-central-1"},
+        doc="Users log in at a user pool of Cognito.",
+    ),
+    "Auth0Provider": LoginPreset(
+        ("config_url",),
+        lambda config_url: {"issuer": _from_config_url(config_url)["issuer"].rstrip("/") + "/"},
+        doc="Users log in at Auth0.",
+    ),
+    "AzureProvider": LoginPreset(
+        ("tenant_id",),
+        lambda tenant_id: {"tenant": tenant_id, "login_scopes": ["openid", "profile", "email"]},
+        "entra",
+        doc="Users log in at Microsoft, in the tenant `tenant_id`.",
+    ),
+    "ClerkProvider": LoginPreset(
+        ("domain",),
+        lambda domain: {"issuer": f"https://{domain.removeprefix('https://').rstrip('/')}"},
+        doc="Users log in at Clerk.",
+    ),
+    "DiscordProvider": LoginPreset(
+        (), lambda: _DISCORD, "oauth", default_scopes=("identify",), doc="Users log in at Discord."
+    ),
+    "GitHubProvider": LoginPreset(provider="github", doc="Users log in at GitHub."),
+    "GoogleProvider": LoginPreset(provider="google", doc="Users log in at Google."),
+    "HuggingFaceProvider": LoginPreset(
+        (), lambda: {"issuer": "https://huggingface.co"}, doc="Users log in at Hugging Face."
+    ),
+    "KeycloakAuthProvider": LoginPreset(
+        ("realm_url",), lambda realm_url: {"issuer": realm_url.rstrip("/")}, doc="Users log in at a realm of Keycloak."
+    ),
+    "OAuthProxy": LoginPreset(
+        ("upstream_authorization_endpoint", "upstream_token_endpoint", "userinfo_endpoint"),
+        _oauth,
+        "oauth",
+        client=("upstream_client_id", "upstream_client_secret"),
+        doc="Users log in at a server of plain OAuth, which says who a user is at `userinfo_endpoint`.",
+    ),
+    "OCIProvider": LoginPreset(
+        ("config_url",), _from_config_url, doc="Users log in at an identity domain of Oracle's cloud."
+    ),
+    "OIDCProxy": LoginPreset(
+        ("config_url",), _from_config_url, doc="Users log in at a server of OpenID Connect, named by its `config_url`."
+    ),
+    "WorkOSProvider": LoginPreset(
+        ("authkit_domain",),
+        lambda authkit_domain: {"issuer": authkit_domain.rstrip("/")},
+        doc="Users log in at an AuthKit domain of WorkOS.",
+    ),
+}
 
-
-class AWSCognitoProvider(LoginProvider):
-    """People log in at a user pool of Cognito."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        region = more.get("aws_region", "eu-central-1")
-        return {"issuer": f"https://cognito-idp.{region}.amazonaws.com/{self._must('user_pool_id')}"}
-
-
-class ClerkProvider(LoginProvider):
-    """People log in at Clerk."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": f"https://{self._must('domain').removeprefix('https://').rstrip('/')}"}
-
-
-class HuggingFaceProvider(LoginProvider):
-    """People log in at Hugging Face."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": "https://huggingface.co"}
-
-
-class OCIProvider(OIDCProxy):
-    """People log in at an identity domain of Oracle's cloud."""
-
-
-class KeycloakAuthProvider(LoginProvider):
-    """People log in at a realm of Keycloak."""
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"issuer": self._must("realm_url").rstrip("/")}
-
-
-class OAuthProxy(LoginProvider):
-    """People log in at a server of plain OAuth. It says who a person is at an address: `userinfo_endpoint`."""
-
-    provider = "oauth"
-
-    def __init__(self, *, upstream_client_id: str = "", upstream_client_secret: str | None = None, **more: Any) -> None:
-        super().__init__(client_id=upstream_client_id, client_secret=upstream_client_secret, **more)
-
-    def login(self, more: dict[str, Any]) -> dict[str, Any]:
-        where = self._must("upstream_authorization_endpoint")
-        return {
-            "issuer": "/".join(where.split("/")[:3]),
-            "authorization_endpoint": where,
-            "token_endpoint": self._must("upstream_token_endpoint"),
-            "userinfo_endpoint": self._must("userinfo_endpoint"),
-        }
+PROVIDERS = {name: _create_provider(name, preset) for name, preset in PRESETS.items()}

@@ -36,6 +36,8 @@ class LoginSettings(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     # More for the page of the login, such as `prompt` or `hd`.
     parameters: Mapping[str, str] = {}
+    # Where the login page sends the browser back to, below the URL of this server.
+    callback_path: str = "/callback"
     # Asks GitHub for what a person is a member of.
     memberships: bool = False
 
@@ -147,6 +149,8 @@ def _check(found: LoginSettings) -> None:
                 check_url(url)
     except UnsafeAddress as unfit:
         raise UsageError(f"auth.proxy: {unfit}") from None
+    if not found.callback_path.startswith("/") or not found.callback_path.isprintable() or found.callback_path == "/":
+        raise UsageError(f"auth.proxy: callback_path must be a path such as /callback, got {found.callback_path!r}")
     for entry in found.allow:
         kind, colon, value = entry.partition(":")
         plain = entry == "*" or ("@" in entry and not colon)

@@ -77,7 +77,7 @@ class BrowserLogins:
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.cookie = BrowserCookie("portico-login", secure=parts.scheme == "https", seconds=int(rows.FLOW_SECONDS))
         self.onward: dict[str, Onward] = {}
-        self._callback = f"{home}/callback"
+        self._callback = home + where.callback_path
         self._store = store or "sqlite://"
         self._database: Database | None = None
         self._fetcher = Fetcher(partial(addresses_of, where.issuer))
@@ -100,7 +100,7 @@ class BrowserLogins:
                 self._database = None
 
     def routes(self) -> list[PageRoute]:
-        return self.placed([("GET", "/callback", shown(self.callback))])
+        return self.placed([("GET", self.where.callback_path, shown(self.callback))])
 
     def placed(self, pages: list[tuple[str, str, Callable[[Request], Awaitable[Answer]]]]) -> list[PageRoute]:
         """Each at the root, where what stands in front of us may have cut the prefix off, and below the prefix."""

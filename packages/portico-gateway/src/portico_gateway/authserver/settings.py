@@ -69,6 +69,7 @@ class LoginOptions(TypedDict, total=False):
     memberships: bool
     allow: Sequence[str]
     parameters: Mapping[str, str]
+    callback_path: str
 
 
 class ProxyOptions(LoginOptions, total=False):

@@ -30,8 +30,8 @@ from portico.extend import (
     GetPromptParams,
     GetPromptResult,
     Handler,
+    HandlerMiddleware,
     InsufficientScope,
-    Middleware,
     Prompt,
     PromptMessage,
     ReadResourceParams,
@@ -289,7 +289,7 @@ class ShapedPrompt(Prompt):
         return PromptMessage(message.role, replace(block, text=self._words(block.text)))
 
 
-def logging_calls(server: Server) -> Middleware:
+def logging_calls(server: Server) -> HandlerMiddleware:
     """Around a server: every call of a tool whose shape says so leaves a line, with what came of it and nothing that it
     was given; and so does one of a tool that is not there."""
 
@@ -328,7 +328,7 @@ def _named(call: Call) -> str:
         return ""
 
 
-def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> Middleware:
+def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> HandlerMiddleware:
     """Around a server: the error for a tool or a prompt that is not there says these things, too; by method. A `number`
     among them is the code itself at 2024-11-05, whose servers had codes of their own."""
 

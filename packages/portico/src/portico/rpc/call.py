@@ -225,7 +225,7 @@ class Handler(Protocol):
     async def __call__(self, call: Call, /) -> Any: ...
 
 
-Middleware = Callable[[Handler], Handler]
+HandlerMiddleware = Callable[[Handler], Handler]
 
 
 class Members(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Middleware as classes: a method for each thing that can be asked, and some that most servers want sooner or later.
 
-    class Greeting(Hooks):
+    class Greeting(Middleware):
         async def on_call_tool(self, context, call_next):
             return await call_next(context)
 
@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,9 +36,9 @@ from portico.server.context.current import CurrentCall
 from portico.server.policy.interfaces import Passage, passed
 
 if TYPE_CHECKING:
-    from portico.compat.mcp_sdk import extension
+    from portico.server.context import request_context
 else:
-    extension = LazyModule("portico.compat.mcp_sdk.extension")
+    request_context = LazyModule("portico.server.context.request_context")
 
 log = logging.getLogger("portico.requests")
 
@@ -84,9 +84,9 @@ class MiddlewareContext(Struct, frozen=True):
         return str(getattr(about, "name", None) or getattr(about, "uri", ""))
 
     @property
-    def fastmcp_context(self) -> Any:
+    def context(self) -> Any:
         """The Context of the request, for its state and its log."""
-        return extension.request_context(self.call, self.server).context
+        return request_context.create_request_context(self.call, self.server)
 
     @property
     def component(self) -> Any:
@@ -102,11 +102,8 @@ class MiddlewareContext(Struct, frozen=True):
 
 CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
 
-HandlerResult = Any
-"""The official SDK's word for what a handler may return."""
 
-
-class Hooks:
+class Middleware:
     """A middleware with a method for each thing that can be asked; what a subclass has not, is passed on.
 
     Each takes the context and `call_next`, and returns the result: `on_message` sees everything, `on_request` what is
@@ -130,7 +127,7 @@ class Hooks:
                     msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
                 )
 
-            result = await self._chain(call.method, innermost)(middleware_context(call, server))
+            result = await self._chain(call.method, innermost)(self._create_context(call, server))
             if result is None and call.id is not None:
                 raise TypeError(
                     f"{type(self).__name__} gave no result for {call.method}: it returns what call_next gave"
@@ -138,6 +135,9 @@ class Hooks:
             return result
 
         return handle
+
+    def _create_context(self, call: Call, server: Any) -> MiddlewareContext:
+        return middleware_context(call, server)
 
     def _chain(self, method: str, innermost: CallNext) -> CallNext:
         chain = innermost
@@ -155,11 +155,13 @@ def _around(hook: Any, inner: CallNext) -> CallNext:
     return call
 
 
-def middleware_context(call: Call, server: Any = None) -> MiddlewareContext:
+def middleware_context(
+    call: Call, server: Any = None, kind: type[MiddlewareContext] = MiddlewareContext
+) -> MiddlewareContext:
     message = None
     if call.method in METHODS and call.id is not None:
         message = call.typed()
-    return MiddlewareContext(call, call.method, message, time.time(), server=server)
+    return kind(call, call.method, message, time.time(), server=server)
 
 
 async def each_listed(method: str, member: str, context: MiddlewareContext, call_next: CallNext) -> AsyncIterator[Any]:
@@ -191,14 +193,12 @@ def _read(call: Call) -> Any:
 # Ready made
 
 
-class LoggingMiddleware(Hooks):
+class LoggingMiddleware(Middleware):
     """A line for each request: what it was, about what, what came of it, and how long it took."""
 
-    def __init__(
-        self, logger: logging.Logger | None = None, level: int = logging.INFO, log_level: int | None = None, **_: Any
-    ) -> None:
+    def __init__(self, logger: logging.Logger | None = None, log_level: int = logging.INFO) -> None:
         self._log = logger or log
-        self._level = level if log_level is None else log_level
+        self._level = log_level
 
     async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         began = time.perf_counter()
@@ -216,19 +216,7 @@ class LoggingMiddleware(Hooks):
             self._log.log(self._level, "%s %s: %s in %.1f ms", context.method, context.name or "-", outcome, took)
 
 
-TimingMiddleware = LoggingMiddleware
-
-# FastMCP has others for JSON and for every kind of request: `log_format` of the server and the line itself do both.
-StructuredLoggingMiddleware = DetailedTimingMiddleware = LoggingMiddleware
-
-
-class PingMiddleware(Hooks):
-    """FastMCP's, which keeps connections open. Ours are kept open by the transport, so that it does nothing."""
-
-    def __init__(self, interval_ms: int = 30_000) -> None: ...
-
-
-class RateLimitingMiddleware(Hooks):
+class RateLimitingMiddleware(Middleware):
     """So many requests a second from each principal or address, and no more than `burst_capacity` at once."""
 
     def __init__(
@@ -272,7 +260,7 @@ def _sender_of(call: Call) -> Any:
     return identity_of(call.principal) or network_of(call.address or "")
 
 
-class RetryMiddleware(Hooks):
+class RetryMiddleware(Middleware):
     """Calls a tool again that failed for want of a connection or of time. Only for tools that may run twice."""
 
     def __init__(
@@ -280,15 +268,8 @@ class RetryMiddleware(Hooks):
         retries: int = 2,
         delay: float = 0.1,
         errors: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
-        *,
-        max_retries: int | None = None,
-        base_delay: float | None = None,
-        retry_exceptions: tuple[type[Exception], ...] | None = None,
-        **_: Any,
     ) -> None:
-        self._retries = retries if max_retries is None else max_retries
-        self._delay = delay if base_delay is None else base_delay
-        self._errors = retry_exceptions or errors
+        self._retries, self._delay, self._errors = retries, delay, errors
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         for attempt in range(self._retries):
@@ -299,24 +280,14 @@ class RetryMiddleware(Hooks):
         return await call_next(context)
 
 
-class ResponseCachingMiddleware(Hooks):
+class ResponseCachingMiddleware(Middleware):
     """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those.
 
     What came by rules, limits or an audit is not kept: they are about every call.
     """
 
-    def __init__(
-        self,
-        tools: Collection[str] = (),
-        seconds: float = 60.0,
-        most: int = 1_000,
-        *,
-        call_tool_settings: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        said = call_tool_settings or {}
-        self._tools, self._most = frozenset(tools or said.get("included_tools") or ()), most
-        self._seconds = said.get("ttl", seconds)
+    def __init__(self, tools: Collection[str] = (), seconds: float = 60.0, most: int = 1_000) -> None:
+        self._tools, self._seconds, self._most = frozenset(tools), seconds, most
         self._kept: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
@@ -354,11 +325,11 @@ def _sender(context: MiddlewareContext) -> tuple[Any, ...]:
     return (identity_of(principal), may, claims, headers, call.address is None, call.facet)
 
 
-class ResponseLimitingMiddleware(Hooks):
+class ResponseLimitingMiddleware(Middleware):
     """Cuts off results that would fill a model's window: beyond `longest` characters a text ends with a remark."""
 
-    def __init__(self, longest: int = 100_000, *, max_size: int | None = None, **_: Any) -> None:
-        self._longest = longest if max_size is None else max_size
+    def __init__(self, longest: int = 100_000) -> None:
+        self._longest = longest
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
@@ -380,17 +351,11 @@ class ResponseLimitingMiddleware(Hooks):
         return CallToolResult(content=kept, is_error=result.is_error, meta=result.meta)
 
 
-class ErrorHandlingMiddleware(Hooks):
+class ErrorHandlingMiddleware(Middleware):
     """Tells a function of every unexpected error, and passes it on. `on_error` gets the error and the context."""
 
-    def __init__(
-        self,
-        on_error: Callable[[Exception, MiddlewareContext], Any] | None = None,
-        *,
-        error_callback: Callable[[Exception, MiddlewareContext], Any] | None = None,
-        **_: Any,
-    ) -> None:
-        self._on_error = on_error or error_callback
+    def __init__(self, on_error: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:
+        self._on_error = on_error
 
     async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         try:
@@ -403,7 +368,3 @@ class ErrorHandlingMiddleware(Hooks):
                 if isinstance(told, CoroutineType):
                     await cast("Awaitable[Any]", told)
             raise
-
-
-Middleware = Hooks
-"""FastMCP's word for the same."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from portico._lazy import LazyModule
 from portico._options import check_options
-from portico.compat.fastmcp.server import familiar_transport
 from portico.protocol.errors import UsageError
 from portico.transports import stdio
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 else:
     http = LazyModule("portico.server.http")
 
-Http = Literal["http", "streamable-http", "sse"]
+Http = Literal["http"]
 
 
 @overload
@@ -50,7 +49,7 @@ def run(self: Server, transport: str = "stdio", **options: Any) -> None:
     * **quiet** – whether the URL is left unsaid on stderr.
     * and those of `asgi()`, except `loopback`.
     """
-    transport, options = _chosen(self, "run", transport, options)
+    _check_transport("run", transport, options)
     if transport == "stdio":
         stdio.run(self.front, self.lifespan, **options)
     else:
@@ -63,7 +62,7 @@ async def run_async(self: Server, transport: Literal["stdio"] = "stdio", **optio
 async def run_async(self: Server, transport: Http, **options: Unpack[HttpOptions]) -> None: ...
 async def run_async(self: Server, transport: str = "stdio", **options: Any) -> None:
     """`run` inside a loop that runs already; it has the same options."""
-    transport, options = _chosen(self, "run_async", transport, options)
+    _check_transport("run_async", transport, options)
     if transport == "stdio":
         stdin, stdout = stdio.claim()
         async with self.lifespan():
@@ -95,11 +94,9 @@ def asgi(self: Server, **options: Unpack[AsgiOptions]) -> Application:
     return http.asgi(self, **options)
 
 
-def _chosen(server: Server, of: str, transport: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The transport by our name for it, and its options. Raises UsageError for one that there is not."""
-    transport, options = familiar_transport(transport, {**server.http_defaults, **options})
+def _check_transport(of: str, transport: str, options: dict[str, Any]) -> None:
+    """Raise UsageError for an unknown transport, or an option that it does not have."""
     if transport not in ("stdio", "http"):
-        raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
+        raise UsageError(f"transport must be 'stdio' or 'http', got {transport!r}")
     if transport == "stdio":
         check_options(f'{of}("stdio")', options, stdio.StdioOptions)
-    return transport, options

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico._lazy import LazyModule
 from portico._options import explained
-from portico.compat.fastmcp.options import OnDuplicate, RequestStateSecurity, hints_by_method, takes_familiar_options
-from portico.compat.fastmcp.server import FamiliarServer, middleware_of, set_log_level
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import MethodNotFound, UsageError
 from portico.protocol.header_params import Mirror
 from portico.protocol.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.protocol.tools import CallToolParams, ToolAnnotations
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Handler, HandlerMiddleware, members
+from portico.server import in_process
 from portico.server import run as running
-from portico.server.components.resources import ResourceSecurity
+from portico.server.components.prompts import Prompt
+from portico.server.components.resources import Resource, ResourceSecurity
 from portico.server.components.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
+from portico.server.components.tools import Tool
 from portico.server.components.validation import (
     checked_capabilities,
     checked_extensions,
@@ -34,20 +36,22 @@ from portico.server.components.validation import (
 )
 from portico.server.context.current import CurrentCall
 from portico.server.methods import ServerMethods
+from portico.server.options import OnDuplicate, cache_hints_by_method
 from portico.server.providers.base import TASK_METHODS, Mounts, Others
 from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
 from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.registration import Intake
+from portico.server.registry.registration import Intake, create_matcher
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Bundles, Component, Registrar, Service
 from portico.server.registry.subscriptions import Subscriptions
 
 ComponentT = TypeVar("ComponentT")
+RouteFunction = TypeVar("RouteFunction", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     from portico.auth import resource_server as resource_module
     from portico.auth.resource_server import ResourceServer
-    from portico.compat.fastmcp import auth as familiar
+    from portico.server import custom_routes
     from portico.server.context import replay_guard as spent_module
     from portico.server.context import request_state
     from portico.server.context.replay_guard import SpentStates
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
     from portico.server.providers.openapi import tools
     from portico.server.registry import replication
     from portico.server.tasks.service import TaskService
+    from portico.server.transforms import builtin
     from portico.transports.http_server.custom_routes import PageRoute
 
     class FaceHandler(Handler, Protocol):
@@ -71,10 +76,11 @@ if TYPE_CHECKING:
         @property
         def desk(self) -> Server: ...
 else:
-    familiar = LazyModule("portico.compat.fastmcp.auth")
+    custom_routes = LazyModule("portico.server.custom_routes")
     resource_module = LazyModule("portico.auth.resource_server")
     document_module = LazyModule("portico.server.providers.openapi.document")
     tools = LazyModule("portico.server.providers.openapi.tools")
+    builtin = LazyModule("portico.server.transforms.builtin")
     request_state = LazyModule("portico.server.context.request_state")
     spent_module = LazyModule("portico.server.context.replay_guard")
     ownership_module = LazyModule("portico.server.policy.ownership")
@@ -107,7 +113,7 @@ CAPABILITIES: dict[str, Any] = {
 }
 
 
-class Server(FamiliarServer, Registrar):
+class Server(Registrar):
     """A server that people write: register with the decorators, then `run()`.
 
     It is a Handler. It speaks 2026-07-28; the handshake revisions reach it through a session that the transport
@@ -129,8 +135,7 @@ class Server(FamiliarServer, Registrar):
       them.
     * **cache_hints** – the same for single methods: `{"tools/list": CacheHint(ttl_ms=60_000)}`.
     * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
-      the same key; otherwise each makes its own.
-    * **request_state_security** – the same as an object, for several keys or a codec: a `RequestStateSecurity`.
+      the same key; otherwise each makes its own. A list of keys: the first seals, and each of them opens.
     * **resource_security** – which values of a URI's variables never reach a function of this server; None: all do. A
       `ResourceSecurity`, by default one that refuses absolute paths and those that lead out of where they begin.
     * **on_duplicate** – what becomes of a second tool, resource or prompt of one name: an "error", or the second one
@@ -138,16 +143,18 @@ class Server(FamiliarServer, Registrar):
     * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
       PORTICO_STORE, or memory.
     * **log_level** – of what Portico itself logs: "debug", "info", "warning", "error" or "critical".
-    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, or an async
-      function from the credentials of a request to a Principal.
+    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, an async
+      function from the credentials of a request to a Principal, or an object with `create_resource_server(server)`,
+      which is called when the server is opened over HTTP.
     * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
-    * **token_verifier** – the official SDK's word: an object with `verify_token(token)`, beside `auth`.
     * **structured_output** – whether a text that a tool returns is structured content too. It is, unless this or the
       tool says otherwise; tools of a service only where this is True.
-    * **providers**, **transforms**, **extensions** – added with `add_provider`, `add_transform` and `add_extension`.
+    * **providers**, **transforms** – added with `add_provider` and `add_transform`.
     """
 
-    @takes_familiar_options
+    # The class of the Contexts that bodies receive; None: `portico.Context`, which is loaded with the first of them.
+    context_class: ClassVar[Any] = None
+
     @explained
     def __init__(
         self,
@@ -160,7 +167,7 @@ class Server(FamiliarServer, Registrar):
         website_url: str | None = None,
         icons: Sequence[Any] | None = None,
         capabilities: dict[str, Any] | None = None,
-        middleware: Iterable[Middleware] = (),
+        middleware: Iterable[HandlerMiddleware] = (),
         lifespan: Lifespan | None = None,
         argument_errors: ArgumentErrors = "auto",
         strict_arguments: bool = False,
@@ -169,29 +176,28 @@ class Server(FamiliarServer, Registrar):
         ttl_ms: int = 0,
         cache_scope: Literal["public", "private"] = "private",
         cache_hints: Mapping[str, Any] | None = None,
-        state_key: bytes | None = None,
-        request_state_security: RequestStateSecurity | None = None,
+        state_key: bytes | Sequence[bytes] | None = None,
         resource_security: ResourceSecurity | None = _INSIDE,
         on_duplicate: OnDuplicate = "error",
         store: str | None = None,
         log_level: str | None = None,
         auth: Any = None,
         headers: Iterable[str] = (),
-        token_verifier: Any = None,
         structured_output: bool | None = None,
         providers: Sequence[Any] = (),
         transforms: Sequence[Any] = (),
-        extensions: Sequence[Any] = (),
     ) -> None:
         if log_level is not None:
-            set_log_level(log_level)
+            configure_log_level(log_level)
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
-        self._state_key, self._state_security = state_key, request_state_security
+        self._state_keys = [state_key] if isinstance(state_key, bytes) else list(state_key or ())
         self.argument_errors = argument_errors
         seen = checked_headers(headers)
-        self.runtime = Runtime(name, self, self.threads, argument_errors, seen, strict_arguments)
+        self.runtime = Runtime(
+            name, self, self.threads, argument_errors, seen, strict_arguments, type(self).context_class
+        )
         self.capabilities = (
             ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
         )
@@ -210,9 +216,10 @@ class Server(FamiliarServer, Registrar):
             self.lifespans.add(_OWN, partial(lifespan, self))
         # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
         self._auth: ResourceServer | None = None
-        self._logins: tuple[Any, Any] | None = None
-        if auth is not None or token_verifier is not None:
-            self._let_in(auth, token_verifier)
+        # Makes it at that time: what a login needs to know is not there before.
+        self._auth_provider: Any = None
+        if auth is not None:
+            self._configure_auth(auth)
         self.pages: list[PageRoute] = []
         # Told of the exchange when there is one: for pages that show what passes through it.
         self.on_http: list[Callable[[Any], None]] = []
@@ -220,7 +227,7 @@ class Server(FamiliarServer, Registrar):
         self.connector: Any = None
         # Which those are, by alias.
         self.accounts: dict[str, Any] = {}
-        self._middleware = [middleware_of(one, self) for one in middleware]
+        self._middleware = [self._to_handler_middleware(one) for one in middleware]
         self._chain: Handler | None = None
         self.bundles = Bundles()
         self.intake = Intake(self, structured_output, on_duplicate, resource_security)
@@ -246,20 +253,18 @@ class Server(FamiliarServer, Registrar):
             hints=hints,
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
             # something in every process of this name, and does no more than to lead on in a list.
-            cursors=ListCursors(state_key or name.encode()),
+            cursors=ListCursors(self._state_keys[0] if self._state_keys else name.encode()),
             publish=self.subscriptions.publish_everywhere,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
-        self.methods = ServerMethods(self, hints, hints_by_method(cache_hints or {}))
+        self.methods = ServerMethods(self, hints, cache_hints_by_method(cache_hints or {}))
         self._answers = self._unprotected = self._own_answers()
         self._link()
         for provider in providers:
             self.add_provider(provider)
         for transform in transforms:
             self.add_transform(transform)
-        for extension in extensions:
-            self.add_extension(extension)
 
     def _extend(self) -> None:
         """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
@@ -285,14 +290,29 @@ class Server(FamiliarServer, Registrar):
     def version(self) -> str:
         return self.info.version
 
+    @property
+    def title(self) -> str | None:
+        return self.info.title
+
+    @property
+    def description(self) -> str | None:
+        return self.info.description
+
+    @property
+    def website_url(self) -> str | None:
+        return self.info.website_url
+
+    @property
+    def icons(self) -> Any:
+        return self.info.icons
+
     # Most servers never ask their clients anything, and start without what that needs.
 
     @cached_property
     def seal(self) -> Seal:
         """Closes the state of a call that asks the client something."""
-        if self._state_security is not None:
-            return self._state_security.sealing(self.name)
-        return request_state.Seal(self._state_key, name=self.name)
+        keys = self._state_keys
+        return request_state.Seal(keys[0] if keys else None, name=self.name, others=keys[1:])
 
     @cached_property
     def spent(self) -> SpentStates:
@@ -304,26 +324,28 @@ class Server(FamiliarServer, Registrar):
         """What the lifespan of this server has yielded; None before, and without one."""
         return self.lifespans.value(_OWN)
 
-    def _let_in(self, auth: Any, verifier: Any) -> None:
-        if verifier is None and (isinstance(auth, str | resource_module.ResourceServer) or callable(auth)):
+    def _configure_auth(self, auth: Any) -> None:
+        if isinstance(auth, str | resource_module.ResourceServer) or callable(auth):
             self._auth = resource_module.resource_server(auth)
-        elif familiar.is_familiar(auth, verifier):
-            # A login of theirs: what it needs to know is there when the server is opened over HTTP.
-            self._logins = auth, verifier
+        elif hasattr(auth, "create_resource_server"):
+            self._auth_provider = auth
         else:
-            raise UsageError("auth is a ResourceServer, the URL of an issuer, or an async function")
+            raise UsageError(
+                "auth must be a ResourceServer, the URL of an issuer, an async function or an object with "
+                f"create_resource_server(server), got {type(auth).__name__}"
+            )
 
     @property
     def auth(self) -> ResourceServer | None:
         """Over HTTP: whose tokens are good."""
-        if self._logins is not None:
-            (auth, verifier), self._logins = self._logins, None
-            self._auth = familiar.familiar_resource(auth, verifier, self)
+        if self._auth_provider is not None:
+            provider, self._auth_provider = self._auth_provider, None
+            self._auth = provider.create_resource_server(self)
         return self._auth
 
     @auth.setter
     def auth(self, resource: ResourceServer | None) -> None:
-        self._auth, self._logins = resource, None
+        self._auth, self._auth_provider = resource, None
 
     # Answering
 
@@ -602,6 +624,98 @@ class Server(FamiliarServer, Registrar):
         else:
             self.intake.remove(name)
 
+    def add_tool(self, tool: Any, **options: Any) -> Tool:
+        """Add a function, with the options of `@server.tool`, or a Tool, and return the Tool."""
+        known = _find_by_function(tool, self.tools)
+        if known is not None and not options:
+            return cast("Tool", known)
+        added = tool if isinstance(tool, Tool) else Tool(tool, **options)
+        self.add(added)
+        return added
+
+    def add_prompt(self, prompt: Any, **options: Any) -> Prompt:
+        """Add a function, with the options of `@server.prompt`, or a Prompt, and return the Prompt."""
+        added = prompt if isinstance(prompt, Prompt) else Prompt(prompt, **options)
+        self.add(added)
+        return added
+
+    def add_resource(self, resource: Any) -> Resource:
+        """Add a Resource, and return it."""
+        known = _find_by_function(resource, [*self.resources, *self.templates])
+        if known is not None:
+            return cast("Resource", known)
+        if not isinstance(resource, Resource):
+            raise UsageError("a resource is added as a Resource: Resource(fn, uri), or with @server.resource(uri)")
+        self.add(resource)
+        return resource
+
+    def remove_tool(self, name: str) -> None:
+        """Remove every version of a tool. Raises NotRegistered, a ValueError, if there is none."""
+        self.intake.remove_component(name)
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt. Raises NotRegistered, a ValueError, if there is none."""
+        self.intake.remove_component(name)
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource or a template. Raises NotRegistered, a ValueError, if there is none."""
+        self.intake.remove_component(uri)
+
+    def add_provider(self, provider: Any, namespace: str | None = None) -> None:
+        """Add a source of components: a Service, a FileSystemProvider or a server; with a prefix before its names."""
+        if namespace:
+            inner = Server(namespace)
+            inner.add_provider(provider)
+            self.mount(inner, namespace)
+        elif hasattr(provider, "put_on"):
+            provider.put_on(self)
+        elif hasattr(provider, "registry"):
+            self.mount(provider)
+        else:
+            self.add(provider)
+
+    def add_transform(self, transform: Any) -> None:
+        """Change what this server offers: ToolTransform, Namespace, VersionFilter, ResourcesAsTools, PromptsAsTools.
+        At any time."""
+        if not hasattr(transform, "put_on") or not hasattr(transform, "keeps"):
+            raise UsageError(f"{transform!r} is no Transform of portico; a middleware can do the same: server.use(…)")
+        transform.put_on(self)
+        if type(transform).keeps is not builtin.Transform.keeps:
+            self.intake.add_filter(transform.keeps)
+
+    def disable(
+        self,
+        *,
+        names: Collection[str] = (),
+        tags: Collection[str] = (),
+        keys: Collection[str] = (),
+        components: Collection[str] | None = None,
+    ) -> None:
+        """Hide components with one of these names or tags, until `enable` shows them again. Listeners are notified.
+
+        * **keys** – names with their kind: `tool:add`, `resource:data://x`.
+        * **components** – only of these kinds: "tool", "resource", "template", "prompt".
+        """
+        self.intake.disable(create_matcher(names or (), tags or (), keys or (), components))
+
+    def enable(
+        self,
+        *,
+        names: Collection[str] = (),
+        tags: Collection[str] = (),
+        keys: Collection[str] = (),
+        components: Collection[str] | None = None,
+        only: bool = False,
+    ) -> None:
+        """Show components again that `disable` has hidden.
+
+        * **only** – hide all others.
+        """
+        matches = create_matcher(names or (), tags or (), keys or (), components)
+        self.intake.enable(matches)
+        if only:
+            self.intake.disable(lambda component: not matches(component))
+
     def mount(
         self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
     ) -> None:
@@ -657,12 +771,20 @@ class Server(FamiliarServer, Registrar):
         self.add_endpoint(path or f"/mcp/{face.name}", face)
         self.hold(face.desk.lifespan)
 
-    def use(self, middleware: Middleware) -> None:
+    def add_middleware(self, middleware: Any) -> None:
         """Put a middleware around everything this server answers; the last one is the outermost."""
-        self._middleware.append(middleware_of(middleware, self))
+        self._middleware.append(self._to_handler_middleware(middleware))
         self._link()
 
-    def use_innermost(self, middleware: Middleware) -> None:
+    use = add_middleware
+
+    def _to_handler_middleware(self, middleware: Any) -> HandlerMiddleware:
+        """Return a function from Handler to Handler. One of class `Middleware` is given this server."""
+        if getattr(type(middleware), "takes_server", False):
+            return partial(middleware, server=self)
+        return cast("HandlerMiddleware", middleware)
+
+    def use_innermost(self, middleware: HandlerMiddleware) -> None:
         """Put a middleware around the answers, and within all others."""
         self._middleware.insert(0, middleware)
         self._link()
@@ -690,6 +812,39 @@ class Server(FamiliarServer, Registrar):
     run = running.run
     run_async = running.run_async
     asgi = running.asgi
+
+    def custom_route(
+        self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None
+    ) -> Callable[[RouteFunction], RouteFunction]:
+        """Answer another path over HTTP: `@server.custom_route("/health", methods=["GET"])`.
+
+        The function receives a request. It returns a text, a value that is encoded as JSON, or a Starlette response.
+        """
+        return custom_routes.custom_route(self, path, methods)
+
+    # Requests from this process
+
+    list_tools = in_process.list_tools
+    list_prompts = in_process.list_prompts
+    list_resources = in_process.list_resources
+    list_resource_templates = in_process.list_resource_templates
+    get_tool = in_process.get_tool
+    call_tool = in_process.call_tool
+    read_resource = in_process.read_resource
+    get_prompt = in_process.get_prompt
+
+
+def configure_log_level(level: str) -> None:
+    """Set the level of Portico's own loggers."""
+    levels = logging.getLevelNamesMapping()
+    if level.upper() not in levels:
+        raise UsageError(f"log_level must be debug, info, warning, error or critical, got {level!r}")
+    logging.getLogger("portico").setLevel(levels[level.upper()])
+
+
+def _find_by_function(fn: Any, components: Iterable[Any]) -> Any:
+    """Return the component of a function that a decorator has registered already, or None."""
+    return next((one for one in components if getattr(one, "fn", None) is fn), None)
 
 
 # The lifespan that a server was given, among those of its services.

@@ -1,15 +1,12 @@
-"""The words that FastMCP and the official SDK have for whose tokens are good: for servers written for them."""
+"""Token verifiers and auth providers of FastMCP that need no authorization server of Portico."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
-from urllib.parse import urlsplit
 
-from msgspec import Struct
-
+from portico.auth.access_token import AccessToken
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
 from portico.auth.verifiers.base import Fetcher, MustWait, RequestCredentials, TokenInvalid, Verified
@@ -17,72 +14,31 @@ from portico.auth.verifiers.combined import Verifiers
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jws import SignedToken, pem_key
 from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
+from portico.compat.mcp_sdk.auth import AuthProvider, TokenVerifier, required_by, server_url, to_verifier
+from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
 
-
-class AccessToken(Struct, kw_only=True):
-    """What is known of the token of a request. The token itself is there only for who verifies it, and not kept."""
-
-    token: str = ""
-    client_id: str = ""
-    scopes: list[str] = []
-    expires_at: int | None = None
-    resource: str | None = None
-    subject: str | None = None
-    claims: dict[str, Any] | None = None
-
-    def __repr__(self) -> str:
-        return f"AccessToken(client_id={self.client_id!r}, scopes={self.scopes!r})"  # the rest is secret
-
-
-def access_token_of(principal: Principal) -> AccessToken:
-    return AccessToken(
-        client_id=principal.client_id or principal.id,
-        scopes=sorted(principal.scopes or ()),
-        subject=principal.id,
-        claims={"sub": principal.id, **principal.claims},
-    )
-
-
-class TokenVerifier:
-    """A subclass says whose a token is: `async def verify_token(self, token) -> AccessToken | None`."""
-
-    def __init__(self, base_url: str | None = None, required_scopes: Collection[str] | None = None, **_: Any) -> None:
-        self.base_url = base_url
-        self.required_scopes = list(required_scopes or ())
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        raise NotImplementedError
-
-
-class VerifiesByMethod:
-    """A verifier of theirs as one of ours."""
-
-    by_address = False
-
-    def __init__(self, verifier: Any) -> None:
-        self._verifier = verifier
-
-    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
-        if credentials.scheme != "bearer":
-            return None
-        found = await self._verifier.verify_token(credentials.token)
-        if found is None:
-            raise TokenInvalid("the verifier does not know it")
-        ends = getattr(found, "expires_at", None)
-        if ends is not None and ends <= time.time():
-            raise TokenInvalid("it has ended")
-        resource = getattr(found, "resource", None)
-        if resource is not None and credentials.audiences and str(resource) not in credentials.audiences:
-            raise TokenInvalid("it is for another server")
-        claims = dict(getattr(found, "claims", None) or {})
-        principal = Principal(
-            id=str(getattr(found, "subject", None) or claims.get("sub") or found.client_id),
-            scopes=frozenset(found.scopes or ()),
-            claims=claims,
-            client_id=found.client_id,
-        )
-        return Verified(principal, expires=ends)
+_CACHED = "Portico caches keys and results itself; leave it out"
+_FETCHED = "Portico fetches with its own HTTP client and its own limits; leave it out"
+_BASE_URL = "base_url is the URL of the server and of the resource"
+_VERIFIER_UNSUPPORTED = {
+    "http_client": Unsupported(_FETCHED),
+    "timeout_seconds": Unsupported(_FETCHED),
+    "jwks_refresh_interval": Unsupported(_CACHED),
+    "cache_ttl_seconds": Unsupported(_CACHED),
+    "max_cache_size": Unsupported(_CACHED),
+    "ssrf_safe": Unsupported("private addresses are always refused", accepted=(None, True)),
+    "client_auth_method": Unsupported(
+        "the client authenticates with HTTP Basic", accepted=(None, "client_secret_basic")
+    ),
+    "resource_base_url": Unsupported(_BASE_URL),
+}
+_PROVIDER_UNSUPPORTED = {
+    "resource_base_url": Unsupported(_BASE_URL),
+    "resource_documentation": Unsupported("use ResourceServer(documentation=…)"),
+    "challenge_scopes": Unsupported("use required_scopes="),
+    "server_source_id": Unsupported("leave it out: the first verifier that knows a token decides"),
+}
 
 
 class StaticTokenVerifier(TokenVerifier):
@@ -106,7 +62,7 @@ class StaticTokenVerifier(TokenVerifier):
         )
 
 
-class _GivenKey:
+class _StaticKeySource:
     """A key that does not change."""
 
     def __init__(self, key: Any) -> None:
@@ -123,17 +79,7 @@ class _GivenKey:
     def freshen(self, fetcher: Fetcher) -> None: ...
 
 
-class FamiliarAuth:
-    """What `Server(auth=…)` may be given besides what is Portico's own: it makes a ResourceServer."""
-
-    # Without which none of its tokens is good, wherever it is a part of something else.
-    required_scopes: Collection[str] = ()
-
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        raise NotImplementedError
-
-
-class JWTVerifier(FamiliarAuth):
+class JWTVerifier(AuthProvider):
     """Signed tokens of one issuer, by its published keys or by a public key that is given."""
 
     def __init__(
@@ -146,8 +92,9 @@ class JWTVerifier(FamiliarAuth):
         algorithm: str | None = None,
         required_scopes: Collection[str] | None = None,
         base_url: str | None = None,
-        **_: Any,
+        **unsupported: Any,
     ) -> None:
+        reject_options("JWTVerifier", unsupported, _VERIFIER_UNSUPPORTED)
         self._issuer, self._key, self._jwks_uri, self._algorithm = issuer, public_key, jwks_uri, algorithm
         self.required_scopes = list(required_scopes or ())
         self._audience, self._home = audience, base_url
@@ -157,18 +104,18 @@ class JWTVerifier(FamiliarAuth):
         if self._issuer is None:
             raise UsageError("JWTVerifier needs issuer: tokens of all issuers would be good")
         algorithms = ALGORITHMS if self._algorithm is None else (self._algorithm,)
-        keys = None if self._key is None else _GivenKey(pem_key(self._key, self._algorithm or "RS256"))
+        keys = None if self._key is None else _StaticKeySource(pem_key(self._key, self._algorithm or "RS256"))
         return JwtVerifier(
             str(self._issuer), audience=self._audience, algorithms=algorithms, jwks_uri=self._jwks_uri, keys=keys
         )
 
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
         return ResourceServer(
-            self._verifier(), required=self.required_scopes, audience=self._audience, public_url=_origin(self._home)
+            self._verifier(), required=self.required_scopes, audience=self._audience, public_url=server_url(self._home)
         )
 
 
-class IntrospectionTokenVerifier(FamiliarAuth):
+class IntrospectionTokenVerifier(AuthProvider):
     """Tokens that only their issuer can read: it is asked."""
 
     def __init__(
@@ -179,18 +126,19 @@ class IntrospectionTokenVerifier(FamiliarAuth):
         client_secret: str,
         required_scopes: Collection[str] | None = None,
         base_url: str | None = None,
-        **_: Any,
+        **unsupported: Any,
     ) -> None:
+        reject_options("IntrospectionTokenVerifier", unsupported, _VERIFIER_UNSUPPORTED)
         self._made = IntrospectionVerifier(
-            _origin(introspection_url) or "", client_id, client_secret, url=introspection_url
+            server_url(introspection_url) or "", client_id, client_secret, url=introspection_url
         )
         self.required_scopes, self._home = list(required_scopes or ()), base_url
 
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        return ResourceServer(self._made, required=self.required_scopes, public_url=_origin(self._home))
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
+        return ResourceServer(self._made, required=self.required_scopes, public_url=server_url(self._home))
 
 
-class RemoteAuthProvider(FamiliarAuth):
+class RemoteAuthProvider(AuthProvider):
     """Tokens of authorization servers elsewhere, and the document that says which those are."""
 
     def __init__(
@@ -200,17 +148,18 @@ class RemoteAuthProvider(FamiliarAuth):
         base_url: Any,
         scopes_supported: Sequence[str] | None = None,
         resource_name: str | None = None,
-        **_: Any,
+        **unsupported: Any,
     ) -> None:
+        reject_options("RemoteAuthProvider", unsupported, _PROVIDER_UNSUPPORTED)
         self._verifier, self._servers, self._home = token_verifier, authorization_servers, base_url
         self._scopes, self._name = scopes_supported, resource_name
-        self.required_scopes = _required_by(token_verifier)
+        self.required_scopes = required_by(token_verifier)
 
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        made = verifier_of(self._verifier)
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
+        made = to_verifier(self._verifier)
         return ResourceServer(
             made.verifier if isinstance(made, ResourceServer) else made,
-            public_url=_origin(str(self._home)),
+            public_url=server_url(str(self._home)),
             authorization_servers=[str(one) for one in self._servers],
             required=self.required_scopes,
             scopes_supported=self._scopes,
@@ -218,7 +167,7 @@ class RemoteAuthProvider(FamiliarAuth):
         )
 
 
-class MultiAuth(FamiliarAuth):
+class MultiAuth(AuthProvider):
     """Tokens of several kinds: those of a login, and those that one of the verifiers knows."""
 
     def __init__(
@@ -228,22 +177,23 @@ class MultiAuth(FamiliarAuth):
         verifiers: Any = (),
         base_url: Any = None,
         required_scopes: Collection[str] | None = None,
-        **_: Any,
+        **unsupported: Any,
     ) -> None:
+        reject_options("MultiAuth", unsupported, _PROVIDER_UNSUPPORTED)
         self._login = server
         self._verifiers = list(verifiers) if isinstance(verifiers, list | tuple) else [verifiers]
         self._home, self.required_scopes = base_url, list(required_scopes or ())
 
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        others: list[Any] = [_Requiring(verifier_of(one), _required_by(one)) for one in self._verifiers]
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
+        others: list[Any] = [_Requiring(to_verifier(one), required_by(one)) for one in self._verifiers]
         made: ResourceServer
         if self._login is None:
-            made = ResourceServer(others, required=self.required_scopes, public_url=_origin(self._home))
+            made = ResourceServer(others, required=self.required_scopes, public_url=server_url(self._home))
         else:
-            made = self._login.resource_for(server, verifier)
+            made = self._login.create_resource_server(server, verifier)
             made.required |= frozenset(self.required_scopes)
             others = [*made.verifiers, *others]
-        made.use(others, _InTurn)
+        made.use(others, _AnyMatchVerifier)
         return made
 
 
@@ -267,7 +217,7 @@ class _Requiring:
         return found
 
 
-class _InTurn(Verifiers):
+class _AnyMatchVerifier(Verifiers):
     """Several verifiers, of which one may know what another refuses: theirs cannot tell whose a token is."""
 
     def at_once(self, credentials: RequestCredentials) -> Principal | Verified | None:
@@ -308,139 +258,86 @@ class DebugTokenVerifier(TokenVerifier):
         return AccessToken(token=token, client_id=self._client, scopes=self._scopes) if good else None
 
 
-class IssuerAuth(FamiliarAuth):
-    """Tokens of an authorization server that knows by itself what clients need: a subclass says which it is."""
+class IssuerAuthProvider(AuthProvider):
+    """Tokens of an authorization server that clients reach themselves. A preset says which it is.
 
-    def __init__(self, *, base_url: Any = None, required_scopes: Collection[str] | None = None, **more: Any) -> None:
-        self._home, self.required_scopes, self._more = base_url, list(required_scopes or ()), more
+    * **base_url** – the URL of this server.
+    * **required_scopes** – the scopes that tokens need.
+    * **scopes_supported**, **resource_name** – for the metadata of the protected resource.
+    * **token_verifier** – verifies the tokens instead of the published keys of the issuer.
+    * **audience** – that tokens are issued for; Scalekit calls it resource_id, PropelAuth resource.
+    """
 
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        raise NotImplementedError
-
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
-        issuer = self.issuer(self._more)
-        verifiers = issuer if verifier is None else verifier_of(verifier)
-        return ResourceServer(
-            verifiers,
-            required={*self.required_scopes, *_required_by(verifier)},
-            public_url=_origin(self._home),
-            authorization_servers=[issuer.rstrip("/")],
-        )
-
-    def _url(self, name: str) -> str:
-        if not self._more.get(name):
-            raise UsageError(f"{type(self).__name__} needs {name}")
-        return str(self._more[name]).rstrip("/")
-
-
-class AuthKitProvider(IssuerAuth):
-    """Tokens of an AuthKit domain of WorkOS."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return self._url("authkit_domain")
-
-
-class ScalekitProvider(IssuerAuth):
-    """Tokens of a Scalekit environment."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return self._url("environment_url")
-
-
-class SupabaseProvider(IssuerAuth):
-    """Tokens of a Supabase project."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return self._url("project_url") + "/auth/v1"
-
-
-class PropelAuthProvider(IssuerAuth):
-    """Tokens of PropelAuth."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return self._url("auth_url")
-
-
-class DescopeProvider(IssuerAuth):
-    """Tokens of Descope."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return self._url("config_url").removesuffix("/.well-known/openid-configuration")
-
-
-class AzureJWTVerifier(IssuerAuth):
-    """Tokens of Microsoft, of the tenant `tenant_id`."""
-
-    def issuer(self, more: Mapping[str, Any]) -> str:
-        return f"https://login.microsoftonline.com/{self._url('tenant_id')}/v2.0"
-
-
-class AuthSettings(FamiliarAuth):
-    """The official SDK's: whose tokens they are, what this server is called, and what they have to allow."""
+    # The option that names the issuer, and its URL made of that option.
+    issuer_option = ""
+    issuer_url: Callable[[str], str]
 
     def __init__(
         self,
         *,
-        issuer_url: Any,
-        resource_server_url: Any = None,
+        base_url: Any = None,
         required_scopes: Collection[str] | None = None,
-        service_documentation_url: Any = None,
-        **_: Any,
+        scopes_supported: Sequence[str] | None = None,
+        resource_name: str | None = None,
+        token_verifier: Any = None,
+        audience: str | Sequence[str] | None = None,
+        resource_id: str | None = None,
+        resource: str | None = None,
+        **options: Any,
     ) -> None:
-        self._issuer, self._resource = str(issuer_url).rstrip("/"), str(resource_server_url or "") or None
-        self.required_scopes, self._documentation = list(required_scopes or ()), service_documentation_url
+        self._audience = audience or resource_id or resource or None
+        self._location = options.pop(self.issuer_option, None)
+        reject_options(type(self).__name__, options, _ISSUER_UNSUPPORTED)
+        self._home, self._scopes, self._name = base_url, scopes_supported, resource_name
+        self._verifier = token_verifier
+        self.required_scopes = list(required_scopes or ())
 
-    def resource_for(self, server: Any, verifier: Any) -> ResourceServer:
+    def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
+        if not self._location:
+            raise UsageError(f"{type(self).__name__} needs {self.issuer_option}")
+        issuer = type(self).issuer_url(str(self._location).rstrip("/"))
+        verifier = self._verifier if verifier is None else verifier
         return ResourceServer(
-            self._issuer if verifier is None else verifier_of(verifier),
-            audience=self._resource,
-            public_url=_origin(self._resource),
-            authorization_servers=[self._issuer],
-            required={*self.required_scopes, *_required_by(verifier)},
-            documentation=None if self._documentation is None else str(self._documentation),
+            issuer if verifier is None else to_verifier(verifier),
+            audience=self._audience,
+            required={*self.required_scopes, *required_by(verifier)},
+            public_url=server_url(self._home),
+            authorization_servers=[issuer.rstrip("/")],
+            scopes_supported=self._scopes,
+            name=self._name,
         )
 
 
-def verifier_of(given: Any) -> Any:
-    """A verifier of ours, from one of theirs or ours."""
-    if isinstance(given, FamiliarAuth):
-        return given.resource_for(None, None).verifier
-    return VerifiesByMethod(given) if hasattr(given, "verify_token") else given
+_INTROSPECTED = "use IntrospectionTokenVerifier with RemoteAuthProvider"
+_ISSUER_UNSUPPORTED = {
+    **_PROVIDER_UNSUPPORTED,
+    "auth_route": Unsupported("use JWTVerifier with RemoteAuthProvider", accepted=(None, "/auth/v1")),
+    "algorithm": Unsupported("use JWTVerifier(algorithm=…) as token_verifier="),
+    "client_id": Unsupported("clients have an id of their own at the issuer; leave it out"),
+    "mcp_url": Unsupported("use base_url="),
+    "project_id": Unsupported("use config_url="),
+    "descope_base_url": Unsupported("use config_url="),
+    "introspection_client_id": Unsupported(_INTROSPECTED),
+    "introspection_client_secret": Unsupported(_INTROSPECTED),
+    "token_introspection_overrides": Unsupported(_INTROSPECTED),
+}
 
 
-def _required_by(verifier: Any) -> list[str]:
-    return list(getattr(verifier, "required_scopes", None) or ())
+def _create_provider(name: str, issuer_option: str, issuer_url: Callable[[str], str]) -> type[IssuerAuthProvider]:
+    members = {
+        "__doc__": f"Tokens of the issuer that {issuer_option} names.",
+        "__module__": __name__,
+        "issuer_option": issuer_option,
+        "issuer_url": staticmethod(issuer_url),
+    }
+    return type(name, (IssuerAuthProvider,), members)
 
 
-def is_familiar(auth: Any, verifier: Any) -> bool:
-    """Whether these are what theirs are given."""
-    good = auth is None or isinstance(auth, FamiliarAuth) or _is_settings(auth) or hasattr(auth, "verify_token")
-    return good and (verifier is None or isinstance(verifier, FamiliarAuth) or hasattr(verifier, "verify_token"))
-
-
-def familiar_resource(auth: Any, verifier: Any, server: Any) -> ResourceServer:
-    """What `auth=` and `token_verifier=` of theirs come to."""
-    if isinstance(auth, FamiliarAuth):
-        return auth.resource_for(server, verifier)
-    if _is_settings(auth):
-        return AuthSettings(
-            issuer_url=auth.issuer_url,
-            resource_server_url=auth.resource_server_url,
-            required_scopes=auth.required_scopes,
-        ).resource_for(server, verifier)
-    chosen = auth if hasattr(auth, "verify_token") else verifier
-    home = _origin(str(getattr(chosen, "base_url", None) or "") or None)
-    return ResourceServer(verifier_of(chosen), required=_required_by(chosen), public_url=home)
-
-
-def _is_settings(auth: Any) -> bool:
-    return hasattr(auth, "issuer_url") and hasattr(auth, "resource_server_url")
-
-
-def _origin(url: Any) -> str | None:
-    """What a server is called, without the path of its endpoint."""
-    if url is None or not str(url):
-        return None
-    parts = urlsplit(str(url))
-    path = parts.path.rstrip("/").removesuffix("/mcp")
-    return f"{parts.scheme}://{parts.netloc}{path}"
+AuthKitProvider = _create_provider("AuthKitProvider", "authkit_domain", str)
+ScalekitProvider = _create_provider("ScalekitProvider", "environment_url", str)
+SupabaseProvider = _create_provider("SupabaseProvider", "project_url", "{}/auth/v1".format)
+PropelAuthProvider = _create_provider("PropelAuthProvider", "auth_url", str)
+DescopeProvider = _create_provider(
+    "DescopeProvider", "config_url", lambda url: url.removesuffix("/.well-known/openid-configuration")
+)
+AzureJWTVerifier = _create_provider("AzureJWTVerifier", "tenant_id", "https://login.microsoftonline.com/{}/v2.0".format)

@@ -1,15 +1,15 @@
-"""What FastMCP and the official SDK let a function ask for without a parameter: who calls, with which headers."""
+"""FastMCP's dependencies, and functions that find the current request without a parameter for it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from portico.auth.access_token import AccessToken, to_access_token
 from portico.auth.principal import Principal
-from portico.compat.fastmcp.auth import AccessToken, access_token_of
-from portico.compat.fastmcp.context import RequestContext
+from portico.compat.mcp_sdk.session import RequestContext
 from portico.protocol.errors import ToolError
 from portico.server.components.dependencies import Depends
-from portico.server.context.context import Context
+from portico.server.context.context import Context, create_context
 from portico.server.context.current import CurrentCall
 
 
@@ -17,7 +17,7 @@ def _current() -> Context | None:
     found: Any = CurrentCall.found()
     if isinstance(found, tuple):
         call, runtime = found
-        return Context(call, runtime, _cannot_ask)
+        return create_context(call, runtime, _cannot_ask)
     if isinstance(found, RequestContext):
         return found.context
     return found if isinstance(found, Context) else None
@@ -39,11 +39,11 @@ def get_access_token() -> AccessToken | None:
     """What is known of the token of the caller; None for who has shown none."""
     context = _current()
     principal = None if context is None else context.principal
-    return access_token_of(principal) if isinstance(principal, Principal) else None
+    return to_access_token(principal) if isinstance(principal, Principal) else None
 
 
-def get_http_headers(include_all: bool = False, **_: Any) -> dict[str, str]:
-    """The headers of the request that the server was told to show: `Server(headers=[…])`."""
+def get_http_headers(include_all: bool = False, include: Any = None) -> dict[str, str]:
+    """Return the headers of the request that the server shows: `FastMCP(headers=[…])`, whatever `include` asks for."""
     context = _current()
     return {} if context is None else dict(context.headers)
 

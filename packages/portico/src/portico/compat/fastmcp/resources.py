@@ -13,7 +13,7 @@ from msgspec import Struct
 from portico.protocol.errors import UsageError
 from portico.server.components.resources import Resource
 
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 
 
 class ComposableLifespan:
@@ -59,13 +59,15 @@ def TextResource(*, uri: Any, text: str, **options: Any) -> Resource:
     return _resource(read, uri, options)
 
 
-def FileResource(*, uri: Any, path: str | os.PathLike[str], is_binary: bool = False, **options: Any) -> Resource:
+def FileResource(
+    *, uri: Any, path: str | os.PathLike[str], is_binary: bool = False, encoding: str = "utf-8", **options: Any
+) -> Resource:
     """A file, as text or as bytes, read anew each time."""
     file = Path(path)
     binary = is_binary or not options.get("mime_type", "text/plain").startswith(("text/", "application/json"))
 
     def read() -> str | bytes:
-        return file.read_bytes() if binary else file.read_text(encoding="utf-8")
+        return file.read_bytes() if binary else file.read_text(encoding=encoding)
 
     return _resource(read, uri, options)
 
@@ -79,8 +81,8 @@ def DirectoryResource(
     def read() -> dict[str, list[str]]:
         found = (folder.rglob if recursive else folder.glob)(pattern or "*")
         names = sorted(str(one.relative_to(folder)) for one in found if one.is_file())
-        if len(names) > MOST_FILES:
-            raise UsageError(f"there are more than {MOST_FILES:,} files in {folder.name}")
+        if len(names) > MAX_FILES:
+            raise UsageError(f"there are more than {MAX_FILES:,} files in {folder.name}")
         return {"files": names}
 
     return _resource(read, uri, {"mime_type": "application/json", **options})

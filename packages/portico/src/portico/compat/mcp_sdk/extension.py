@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.compat.fastmcp.context import RequestContext
+from portico.compat.mcp_sdk.session import RequestContext
 from portico.protocol.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
-from portico.protocol.jsonrpc import NOTHING
 from portico.protocol.meta import Params
 from portico.protocol.methods import METHODS, Method, add_method
 from portico.protocol.versions import LATEST, REVISIONS
@@ -19,9 +18,12 @@ from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
 from portico.server.context.context import Context
 from portico.server.context.current import CurrentCall
-from portico.server.context.input_rounds import Rounds
-from portico.server.middleware import Hooks, middleware_context
+from portico.server.context.request_context import create_request_context
+from portico.server.middleware import Middleware, middleware_context
 from portico.server.registry.service import Answer, Component, Service
+
+CallNext = Callable[[Any], Awaitable[Any]]
+HandlerResult = Any
 
 # How methods of the protocol begin: rules and limits know what those are about.
 _RESERVED = frozenset(method.partition("/")[0] for method in METHODS)
@@ -55,10 +57,7 @@ class ServerRequestContext(RequestContext):
 
 
 def request_context(call: Call, server: Any) -> ServerRequestContext:
-    def begin(task: Any) -> Rounds:
-        return Rounds(call, server.seal, call.method, NOTHING, NOTHING, msgspec.UNSET, task)
-
-    return ServerRequestContext(Context(call, server.runtime, begin), call)
+    return ServerRequestContext(create_request_context(call, server), call)
 
 
 class FunctionMiddleware:
@@ -73,7 +72,7 @@ class FunctionMiddleware:
                 return await handler(getattr(ctx, "call", call))
 
             CurrentCall.enter((call, self._server.runtime))
-            is_hooks = isinstance(self._function, Hooks)
+            is_hooks = isinstance(self._function, Middleware)
             context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
             return _said(await self._function(context, call_next))
 
@@ -170,7 +169,7 @@ class ExtensionService(Service):
             return answer
 
         async def intercepted(call: Call) -> Any:
-            async def call_next(*_: Any) -> Any:
+            async def call_next(context: Any = None) -> Any:
                 result = answer(call)
                 return await result if isinstance(result, Awaitable) else result
 

@@ -13,16 +13,19 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
+from portico.compat.base import CompatServer
+from portico.compat.mcp_sdk.context import Context
 from portico.compat.mcp_sdk.extension import ServerRequestContext, request_context
+from portico.compat.unsupported import Unsupported, reject_options
 from portico.jsonschema import SchemaError, complaints
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.completion import CompleteResult
-from portico.protocol.errors import InvalidParams, ProtocolError, ToolError, UsageError
+from portico.protocol.errors import InvalidParams, ToolError, UsageError
 from portico.protocol.prompts import GetPromptResult, ListPromptsResult, Prompt
 from portico.protocol.resources import (
     ListResourcesResult,
@@ -37,7 +40,7 @@ from portico.server.components.resources import to_contents
 from portico.server.components.results import to_result
 from portico.server.context.current import CurrentCall
 from portico.server.registry.service import Service
-from portico.server.server import CAPABILITIES, Server
+from portico.server.server import CAPABILITIES
 
 log = logging.getLogger("portico.server")
 
@@ -54,11 +57,17 @@ _METHODS: dict[str, tuple[str, type[Struct], str]] = {
     "on_get_prompt": ("prompts/get", GetPromptResult, "prompts"),
     "on_completion": ("completion/complete", CompleteResult, "completions"),
 }
-# What Portico answers itself, for every revision: functions for it are taken and not called.
+# What Portico answers itself, for every revision: functions for it are not called, which is logged.
 _OURS = frozenset(
     {"on_set_logging_level", "on_subscribe_resource", "on_unsubscribe_resource", "on_ping", "on_progress",
      "on_roots_list_changed", "on_subscriptions_listen"}
 )  # fmt: skip
+
+
+_RUN_UNSUPPORTED = {
+    "raise_exceptions": Unsupported("use Client(server) in tests: exceptions are in the log", accepted=(None, False)),
+    "stateless": Unsupported("use run('http', stateless=True)", accepted=(None, False)),
+}
 
 
 class NotificationOptions(Struct):
@@ -85,30 +94,6 @@ class ReadResourceContents(Struct):
     mime_type: str | None = None
     meta: dict[str, Any] | None = None
 
-
-class ErrorData(Struct):
-    """What a CodedError may be made of."""
-
-    code: int
-    message: str
-    data: Any = None
-
-
-class CodedError(ProtocolError):
-    """An error of the protocol that begins with its code, or is made of an ErrorData, as the SDK raises it."""
-
-    def __init__(self, code: Any, message: str = "", data: Any = None) -> None:
-        said = code if isinstance(code, int) else None
-        if said is None:
-            code, message, data = code.code, code.message, code.data
-        super().__init__(message, data, code=code)
-
-
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
 
 # What such functions list, under names that are not those of what servers register.
 ToolDefinition = Tool
@@ -139,13 +124,15 @@ class _Functions(Service):
         return self.answers
 
 
-class LowLevelServer(Server):
+class LowLevelServer(CompatServer):
     """A server whose methods are answered by functions of its author. Its other options are those of a Server.
 
     * **on_list_tools**, **on_call_tool**, **on_list_resources**, **on_list_resource_templates**,
       **on_read_resource**, **on_list_prompts**, **on_get_prompt**, **on_completion** – `async def (ctx, params)`, which
       returns the result.
     """
+
+    context_class = Context
 
     def __init__(self, name: str, version: str | None = None, instructions: str | None = None, **options: Any) -> None:
         functions = {key: options.pop(key) for key in tuple(options) if key in _METHODS or key in _OURS}
@@ -156,6 +143,8 @@ class LowLevelServer(Server):
         for key, fn in functions.items():
             if fn is not None and key in _METHODS:
                 self._answer_with(key, partial(_with_params, fn, _params_type(fn)))
+            elif fn is not None:
+                _warn_not_called(key)
 
     def _answer_with(self, key: str, fn: Answers) -> None:
         method, result, feature = _METHODS[key]
@@ -244,11 +233,17 @@ class LowLevelServer(Server):
 
         return self._decorator("on_completion", complete)
 
-    def _taken(self) -> Any:
-        """For what Portico answers itself."""
-        return lambda fn: fn
+    def set_logging_level(self) -> Callable[[Answers], Answers]:
+        return _not_called("set_logging_level")
 
-    set_logging_level = subscribe_resource = unsubscribe_resource = progress_notification = _taken
+    def subscribe_resource(self) -> Callable[[Answers], Answers]:
+        return _not_called("subscribe_resource")
+
+    def unsubscribe_resource(self) -> Callable[[Answers], Answers]:
+        return _not_called("unsubscribe_resource")
+
+    def progress_notification(self) -> Callable[[Answers], Answers]:
+        return _not_called("progress_notification")
 
     # Running
 
@@ -260,19 +255,46 @@ class LowLevelServer(Server):
             raise LookupError("there is no request that is being answered")
         return found
 
-    def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
-        return InitializationOptions(self.name, self.version, self.capabilities, self.instructions)
+    def create_initialization_options(
+        self, notification_options: Any = None, experimental_capabilities: Mapping[str, Any] | None = None
+    ) -> InitializationOptions:
+        """Return the options that the SDK passes to `run`. Portico advertises notifications by itself."""
+        capabilities = self.get_capabilities(notification_options, experimental_capabilities)
+        return InitializationOptions(self.name, self.version, capabilities, self.instructions)
 
-    def get_capabilities(self, *_: Any, **__: Any) -> Any:
+    def get_capabilities(
+        self, notification_options: Any = None, experimental_capabilities: Mapping[str, Any] | None = None
+    ) -> Any:
+        if experimental_capabilities:
+            self.capabilities = msgspec.structs.replace(self.capabilities, experimental=dict(experimental_capabilities))
         return self.capabilities
 
-    def run(self, read: Any = "stdio", *_: Any, **options: Any) -> Any:  # type: ignore[override]
-        """`await server.run(read, write, …)` with what `stdio_server()` gives; and what `run` of every Server takes."""
-        if isinstance(read, _StandardStreams):
-            return self.run_async("stdio")
-        if not isinstance(read, str):
+    def run(  # type: ignore[override]
+        self, read: Any = "stdio", write: Any = None, initialization_options: Any = None, **options: Any
+    ) -> Any:
+        """Serve: `await server.run(read, write, …)` with the streams of `stdio_server()`, or `server.run("http")`."""
+        if isinstance(read, str):
+            return super().run(read, **options)
+        if not isinstance(read, _StandardStreams):
             raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
-        return super().run(cast("Any", read), **options)
+        reject_options("run", options, _RUN_UNSUPPORTED)
+        return self.run_async("stdio")
+
+
+# The SDK's name.
+Server = LowLevelServer
+
+
+def _warn_not_called(what: str) -> None:
+    log.warning("%s: Portico handles this itself for every protocol version; the function is not called", what)
+
+
+def _not_called(what: str) -> Callable[[Answers], Answers]:
+    def register(fn: Answers) -> Answers:
+        _warn_not_called(what)
+        return fn
+
+    return register
 
 
 def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
@@ -316,21 +338,21 @@ def _params_type(fn: Any) -> Any:
     return next((one for one in (kind, *get_args(kind)) if hasattr(one, "model_validate")), None)
 
 
-class RequestMembers:
+class SdkRequestParams:
     """The params of a request: its members, by the names that Python gives them."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self._said = said
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = params
 
     def __getattr__(self, name: str) -> Any:
         head, *rest = name.split("_")
-        return self._said.get(head + "".join(part.title() for part in rest))
+        return self._params.get(head + "".join(part.title() for part in rest))
 
 
 async def _with_params(fn: Answers, kind: Any, ctx: Any, call: Call) -> Any:
     said = ctx.params or {}
     if kind is None:
-        return await fn(ctx, RequestMembers(said))
+        return await fn(ctx, SdkRequestParams(said))
     try:
         params = kind.model_validate({name: value for name, value in said.items() if name != "_meta"})
     except ValueError as mistake:

@@ -33,15 +33,15 @@ _OF_VALUES = frozenset(
 _PARAMETERS = {
     "elicitation_handler": (
         1,
-        "takes one parameter here, a portico.extend.ElicitParams with .message and .requested_schema; return a dict of "
-        "the fields to accept, None to decline, or portico.extend.ElicitResult(action)",
+        "takes one parameter here, a portico.types.ElicitParams with .message and .requested_schema; return a dict of "
+        "the fields to accept, None to decline, or portico.types.ElicitResult(action)",
     ),
     "sampling_handler": (
         1,
-        "takes one parameter here, a portico.extend.CreateMessageParams with .messages and the settings; return a text",
+        "takes one parameter here, a portico.types.CreateMessageParams with .messages and the settings; return a text",
     ),
     "message_handler": (2, "takes two parameters here: the method, and the params undecoded"),
-    "log_handler": (1, "takes one parameter here, a portico.extend.LogMessage with .level, .logger and .data"),
+    "log_handler": (1, "takes one parameter here, a portico.types.LogMessage with .level, .logger and .data"),
     "progress_handler": (3, "takes three parameters: progress, total, message"),
 }
 _METHODS = {

@@ -19,9 +19,16 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from portico.compat.fastmcp.options import NEEDLESS
 from portico.compat.port.client_code import ClientSurvey
 from portico.compat.port.mappings import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
+from portico.compat.port.server_code import (
+    COMPAT_MEMBERS,
+    SERVER_OPTION_NAMES,
+    UNSUPPORTED,
+    needs_compat,
+    translate_elicit,
+    translate_run,
+)
 
 _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")
@@ -103,6 +110,10 @@ class Survey(cst.CSTVisitor):
         self.transports: dict[str, int] = {}
         # Names that nothing in the file binds.
         self.loose: dict[str, int] = {}
+        # Whether it uses something of a server or a Context that only `portico.compat` has.
+        self.compat = False
+        # Options of a server that Portico does not have, with their lines.
+        self.unsupported: list[tuple[int, str, str]] = []
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
@@ -141,12 +152,27 @@ class Survey(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         dotted = self._theirs(node.func)
+        starred = node.func.value if isinstance(node.func, cst.Name) and self.stars else ""
+        name = starred if starred in _SERVERS else (dotted or "").rpartition(".")[2]
+        self.compat = self.compat or needs_compat(node, name if name in _SERVERS else "")
+        if name in _SERVERS:
+            self._note_unsupported(node, name)
         if dotted is not None:
             self.called.add(dotted)
             if transport_target(dotted, node) is not None:
                 self.transports[dotted] = self.transports.get(dotted, 0) + 1
 
+    def _note_unsupported(self, node: cst.Call, name: str) -> None:
+        for arg in node.args:
+            option = None if arg.keyword is None else UNSUPPORTED[name].get(arg.keyword.value)
+            if option is None or arg.keyword is None:
+                continue
+            accepted = [repr(value) for value in option.accepted]
+            if cst.Module([]).code_for_node(arg.value) not in accepted:
+                self.unsupported.append((self._line(arg), f"{name}({arg.keyword.value}=…)", option.alternative))
+
     def visit_Attribute(self, node: cst.Attribute) -> None:
+        self.compat = self.compat or node.attr.value in COMPAT_MEMBERS
         dotted = self._theirs(node)
         if dotted is not None and not _inside_longer(self, node):
             self.used.setdefault(dotted, []).append(self._line(node))
@@ -180,7 +206,7 @@ class RewritePlan:
     def __init__(self, survey: Survey, clients: ClientSurvey) -> None:
         self.survey = survey
         self.clients = clients
-        self.findings: list[ByHand] = [ByHand(*note) for note in clients.notes]
+        self.findings: list[ByHand] = [ByHand(*note) for note in (*clients.notes, *survey.unsupported)]
         # By the full name of theirs: what stands for it, in the file as it will be.
         self.names: dict[str, str] = {}
         self.attributes: dict[str, Counterpart] = {}
@@ -198,20 +224,22 @@ class RewritePlan:
                 self._name(one)
         for star in survey.stars:
             self._star(star)
-        if any(_maker(dotted) for dotted in survey.called):
-            self.whole.add("portico.extend")
+        self.whole |= {maker.rpartition(".")[0] for dotted in survey.called if (maker := _maker(dotted))}
+
+    def lookup(self, dotted: str) -> Counterpart | None:
+        return lookup(dotted, compat=self.survey.compat)
 
     def _is_module(self, one: Binding) -> bool:
         """`from mcp import types`: what is used of it are its members."""
         module = one.dotted.rpartition(".")[2].islower()
         return (
             module
-            and lookup(one.dotted) is None
+            and self.lookup(one.dotted) is None
             and any(used.startswith(one.dotted + ".") for used in self.survey.used)
         )
 
     def _name(self, one: Binding) -> None:
-        found = lookup(one.dotted)
+        found = self.lookup(one.dotted)
         if found is None and self.rewrites_transport(one.dotted):
             self.gone.add((one.local, one.dotted))
             return
@@ -237,9 +265,10 @@ class RewritePlan:
         """Drop the imports that the rewritten file does not use. Returns whether there were any."""
         names, chains = _names_used(code)
         needless = {module for module in self.whole if not any(one.startswith(f"{module}.") for one in chains)}
-        if "portico.extend" in self.whole - needless:
-            needless |= self.whole & {"portico"}  # importing a submodule binds its package, too
-        elif not any(one.startswith("portico.") and not one.startswith("portico.extend.") for one in chains):
+        submodules = {module for module in self.whole - needless if module.startswith("portico.")}
+        # Importing a submodule binds its package, too.
+        others = (one for one in chains if not any(one.startswith(f"{module}.") for module in submodules))
+        if submodules or not any(one.startswith("portico.") for one in others):
             needless |= self.whole & {"portico"}
         dropped = bool(needless)
         self.whole -= needless
@@ -257,13 +286,13 @@ class RewritePlan:
     def _taken(self, found: Counterpart) -> bool:
         """Whether another import of theirs, which stays as it is, has the name."""
         others = [one for one in self.survey.imported if one.local == found.name]
-        return any(lookup(one.dotted) != found for one in others)
+        return any(self.lookup(one.dotted) != found for one in others)
 
     def _module(self, one: Binding) -> None:
         used = {dotted for dotted in self.survey.used if dotted.startswith(one.dotted + ".")}
         left = False
         for dotted in sorted(used):
-            found = lookup(dotted)
+            found = self.lookup(dotted)
             if found is None and self.rewrites_transport(dotted):
                 continue
             if found is None:
@@ -282,7 +311,7 @@ class RewritePlan:
     def _star(self, star: Binding) -> None:
         brought = [name for name in names_in(star.dotted) if name in self.survey.loose]
         for name in brought:
-            found = lookup(f"{star.dotted}.{name}")
+            found = self.lookup(f"{star.dotted}.{name}")
             assert found is not None
             local = found.name if found.name not in self.survey.bound else name
             self.names[f"*{name}"] = local
@@ -349,7 +378,7 @@ class Rewriting(cst.CSTTransformer):
         made: list[str] = []
         for node in line.body:
             for local, dotted in _bindings(node):
-                found = lookup(dotted)
+                found = self._plan.lookup(dotted)
                 if (local, dotted) in self._plan.gone and found is not None:
                     name = self._plan.names.get(dotted, found.name)
                     called = found.name if found.name == name else f"{found.name} as {name}"
@@ -454,15 +483,18 @@ class Rewriting(cst.CSTTransformer):
         if original in self._plan.clients.raw_calls and isinstance(updated.func, cst.Attribute):
             plain = updated.with_changes(func=updated.func.with_changes(attr=cst.Name("call_tool")))
             return _with(plain, "raise_on_error", "False")
-        if isinstance(original.func, cst.Attribute) and original.func.attr.value == "tool":
+        method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
+        if method == "tool":
             return _with_task_mode(updated)
+        if method in ("run", "run_async") and not self._plan.survey.compat:
+            return translate_run(updated)
+        if method == "elicit" and not self._plan.survey.compat:
+            return translate_elicit(updated)
         name = dotted.rpartition(".")[2]
         starred = original.func.value if isinstance(original.func, cst.Name) else ""
         is_star = starred in _SERVERS and f"*{starred}" in self._plan.names
         if is_star or (name in _SERVERS and lookup(dotted) is not None):
-            # What says only what Portico does by itself goes.
-            needed = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in NEEDLESS]
-            return _with_args(updated, needed)
+            return self._server(updated, starred if is_star else name)
         if dotted.startswith(_TYPES) and lookup(dotted) is not None:
             return _content(updated, name)
         if name == "TaskConfig" and lookup(dotted) is not None:
@@ -470,6 +502,16 @@ class Rewriting(cst.CSTTransformer):
         if maker := _maker(dotted):
             return updated.with_changes(func=cst.parse_expression(maker))
         return updated
+
+    def _server(self, call: cst.Call, name: str) -> cst.Call:
+        """The constructor of a server without the options that Portico does not have; those are reported."""
+        kept = []
+        for arg in call.args:
+            option = "" if arg.keyword is None else arg.keyword.value
+            if option not in UNSUPPORTED[name]:
+                renamed = None if self._plan.survey.compat else SERVER_OPTION_NAMES.get(option)
+                kept.append(arg if renamed is None else arg.with_changes(keyword=cst.Name(renamed)))
+        return _with_args(call, kept)
 
 
 # What `task=` and `mode=` are here. FastMCP's `task=True` means that a client may ask for a task.

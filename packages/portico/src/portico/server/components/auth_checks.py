@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from portico.auth.access_token import AccessToken, to_access_token
 from portico.auth.principal import Principal
-from portico.compat.fastmcp.auth import AccessToken, access_token_of
 from portico.protocol import jsonrpc
 from portico.protocol.completion import PromptReference
 from portico.protocol.errors import (
@@ -25,7 +25,7 @@ from portico.protocol.errors import (
 )
 from portico.rpc.call import Call, Handler
 from portico.server.components.validation import TAGS
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
 from portico.server.policy.interfaces import Passage, passed
 
 log = logging.getLogger("portico.server")
@@ -62,7 +62,7 @@ class AuthContext:
     def token(self) -> AccessToken | None:
         """None for who has shown none."""
         principal = self.call.principal
-        return access_token_of(principal) if isinstance(principal, Principal) else None
+        return to_access_token(principal) if isinstance(principal, Principal) else None
 
     @property
     def tool(self) -> Any:
@@ -181,7 +181,7 @@ class CheckedLists:
             raise server.others.nothing_to_complete(name)
 
 
-class AuthMiddleware(Hooks):
+class AuthMiddleware(Middleware):
     """A check, or several, for every component of a server."""
 
     def __init__(self, auth: Any) -> None:

@@ -74,6 +74,9 @@ def _bound(fn: Callable[..., Any], given: dict[str, Any]) -> Callable[..., Any]:
         return fn(**fixed, **{inner: values.pop(outer) for inner, outer in arguments.items()}, **values)
 
     signature = inspect.signature(fn)
+    unknown = set(given) - set(signature.parameters)
+    if unknown and not any(one.kind is Parameter.VAR_KEYWORD for one in signature.parameters.values()):
+        raise UsageError(f"Depends: {_name(fn)} has no parameter {min(unknown)!r}")
     renamed = [
         one.replace(name=arguments.get(one.name, one.name), kind=Parameter.KEYWORD_ONLY)
         for one in signature.parameters.values()

@@ -148,6 +148,8 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
     headers: tuple[str, ...] = ()
     # Whether arguments that only fit after a repair are refused.
     strict_arguments: bool = False
+    # The class of the Contexts that bodies receive; None: `Context`.
+    context_class: Any = None
 
     @cached_property
     def states(self) -> ConversationStates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.compat.fastmcp.context import FamiliarContext
+from portico._lazy import LazyModule
 from portico.protocol import meta as metas
 from portico.protocol import notifications
 from portico.protocol.apps import shows_pages
@@ -30,12 +30,15 @@ from portico.protocol.client_features import (
     SamplingMessage,
 )
 from portico.protocol.content import SamplingBlock, TextContent
-from portico.protocol.errors import ToolError
+from portico.protocol.errors import ProtocolError, ToolError
 from portico.protocol.jsonrpc import encode
 from portico.protocol.meta import LOG_LEVELS, Implementation, LogLevel
 from portico.protocol.methods import METHODS
+from portico.protocol.pagination import Paging
+from portico.protocol.prompts import ListPromptsResult
+from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.protocol.tasks import EXTENSION as TASKS
-from portico.protocol.tools import Tool, ToolChoice
+from portico.protocol.tools import ListToolsResult, Tool, ToolChoice
 from portico.protocol.versions import LATEST, MODERN, V2025_11_25, Revision
 from portico.rpc.call import Call, Conversation, Handler, Reply
 from portico.rpc.client_requests import check_answer, new_elicitation_id
@@ -44,11 +47,18 @@ from portico.rpc.trace_context import trace_context
 from portico.server.components.results import Detached
 from portico.server.components.runtime import Runtime
 from portico.server.context import elicitation
+from portico.server.context.current import ContextType
 from portico.server.context.input_rounds import BodyReply, Rounds, Settle, SettledRounds, rounds_of
 
 if TYPE_CHECKING:
+    from portico.server.components import interop
+
     # For `ctx.server` alone, so that authors see its type.
     from portico.server.server import Server
+    from portico.server.transforms import session_visibility
+else:
+    interop = LazyModule("portico.server.components.interop")
+    session_visibility = LazyModule("portico.server.transforms.session_visibility")
 
 T = TypeVar("T")
 
@@ -113,7 +123,29 @@ class Sent:
         yield from self._reply.drain().__await__()
 
 
-class Context(FamiliarContext):
+async def fetch_all_pages(fetch_page: Callable[[dict[str, Any]], Awaitable[Any]], kind: Any, member: str) -> list[Any]:
+    """Return all entries of a list, one page after the other. `fetch_page` takes the params of a page.
+
+    Raises ProtocolError for a list that does not end.
+    """
+    entries: list[Any] = []
+    paging = Paging()
+    cursor: str | None = ""
+    params: dict[str, Any] = {}
+    while cursor is not None:
+        page = await fetch_page(params)
+        if isinstance(page, Raw):
+            page = msgspec.json.decode(page, type=kind)
+        added = getattr(page, member)
+        entries += added
+        cursor = paging.after(page.next_cursor, len(added))
+        params = {"cursor": cursor}
+    if paging.endless:
+        raise ProtocolError(f"the list of {member} has no end: {len(entries)} entries, and more to come")
+    return entries
+
+
+class Context(ContextType):
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
     __slots__ = ("_call", "_loop", "_rounds", "_runtime", "_start", "_task", "_trace")
@@ -128,6 +160,10 @@ class Context(FamiliarContext):
         self._loop: asyncio.AbstractEventLoop | None = None
         # What its requests say of its trace: looked for once, as what it was asked with may be long.
         self._trace: dict[str, Any] | None = None
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        """Return the class: in `Context[App]`, App is the type of `lifespan_context`."""
+        return cls
 
     def begin(self) -> Rounds:
         """The questions of this call: nothing is prepared for them until there is one."""
@@ -229,6 +265,51 @@ class Context(FamiliarContext):
         return self._runtime.server
 
     @property
+    def lifespan_context(self) -> Any:
+        """The value that the server's lifespan yielded."""
+        return self.server.yielded
+
+    @property
+    def client_id(self) -> str | None:
+        """The OAuth client that the caller's token was issued to; None without a token."""
+        return getattr(self.principal, "client_id", None)
+
+    def client_extension_settings(self, identifier: str) -> dict[str, Any] | None:
+        """Return the settings that the client declared for an extension; None if it does not support it."""
+        return (self.capabilities.extensions or {}).get(identifier)
+
+    def client_supports_extension(self, identifier: str) -> bool:
+        return self.client_extension_settings(identifier) is not None
+
+    @property
+    def client_capabilities(self) -> metas.ClientCapabilities:
+        return self._call.capabilities
+
+    @property
+    def protocol_version(self) -> str:
+        return str(self.revision)
+
+    @property
+    def session_id(self) -> str | None:
+        """The same for all calls of one session; None where each request is independent."""
+        return self._runtime.states.id_of(self._call)
+
+    @property
+    def transport(self) -> str:
+        return "stdio" if self._call.address is None else "streamable-http"
+
+    @property
+    def input_responses(self) -> dict[str, Any] | None:
+        """The client's responses to the requests of an InputRequiredResult; None in the first round."""
+        responses = getattr(self._call.typed(), "input_responses", None)
+        return None if not responses else interop.responses(responses)
+
+    @property
+    def request_state(self) -> str | None:
+        """The state that an InputRequiredResult gave the client to carry; None in the first round."""
+        return self.begin().carried
+
+    @property
     def meta(self) -> dict[str, Any]:
         """All of the request's `_meta`."""
         return metas.members(self._call.params)
@@ -246,6 +327,60 @@ class Context(FamiliarContext):
         else:
             self._loop.call_soon_threadsafe(publish, method, uri)
         return Sent(self._call.reply)
+
+    def notify_tools_changed(self) -> Awaitable[None]:
+        """Send listeners `notifications/tools/list_changed`."""
+        return self._changed(notifications.TOOLS_CHANGED)
+
+    def notify_prompts_changed(self) -> Awaitable[None]:
+        """Send listeners `notifications/prompts/list_changed`."""
+        return self._changed(notifications.PROMPTS_CHANGED)
+
+    def notify_resources_changed(self) -> Awaitable[None]:
+        """Send listeners `notifications/resources/list_changed`."""
+        return self._changed(notifications.RESOURCES_CHANGED)
+
+    def notify_resource_updated(self, uri: str) -> Awaitable[None]:
+        """Send subscribers of a resource `notifications/resources/updated`."""
+        return self._changed(notifications.RESOURCE_UPDATED, str(uri))
+
+    # State
+
+    async def get_state(self, key: str) -> Any:
+        """Return the value that an earlier call of this session stored under a key, or None."""
+        return self._runtime.states.get(self._call, key)
+
+    async def set_state(self, key: str, value: Any) -> None:
+        """Store a JSON value for later calls of this session, or of this principal where requests are independent."""
+        self._runtime.states.set(self._call, key, value)
+
+    async def delete_state(self, key: str) -> None:
+        self._runtime.states.drop(self._call, key)
+
+    # Visibility for this session
+
+    async def enable_components(
+        self, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False
+    ) -> None:
+        """Show components with one of these names or tags to this session, although `server.disable` hides them."""
+        self._set_visibility(True, names, tags, match_all)
+
+    async def disable_components(
+        self, *, names: Collection[str] = (), tags: Collection[str] = (), match_all: bool = False
+    ) -> None:
+        """Hide components with one of these names or tags from this session."""
+        self._set_visibility(False, names, tags, match_all)
+
+    async def reset_visibility(self) -> None:
+        """Show this session what all other sessions see."""
+        self._set_visibility(None, (), (), False)
+
+    def _set_visibility(
+        self, enabled: bool | None, names: Collection[str], tags: Collection[str], match_all: bool
+    ) -> None:
+        session_visibility.set_visibility(self._call, self.server, enabled, names or (), tags or (), match_all)
+        for kind in (notifications.TOOLS_CHANGED, notifications.PROMPTS_CHANGED, notifications.RESOURCES_CHANGED):
+            self._changed(kind)
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
@@ -312,19 +447,15 @@ class Context(FamiliarContext):
     ) -> Elicitation[None]: ...
     @overload
     async def elicit(self, message: str, response_type: object, *, key: str | None = None) -> Elicitation[Any]: ...
-    @overload
-    async def elicit(self, message: str, *, schema: type[T], key: str | None = None) -> Elicitation[T]: ...
-    async def elicit(
-        self, message: str, response_type: Any = None, *, schema: Any = None, key: str | None = None
-    ) -> Elicitation[Any]:
+    async def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Elicitation[Any]:
         """Ask the user, and wait for the answer.
 
         * **message** – the question.
         * **response_type** – a type of flat fields (a dataclass, a TypedDict, …), the type of a single value, a Literal
-          or a list of choices, or the JSON Schema of a form. None asks only for consent. `schema` means the same.
+          or a list of choices, or the JSON Schema of a form. None asks only for consent.
         * **key** – a name for this question, where a body may ask in another order when it is run again.
         """
-        form = elicitation.form(response_type if schema is None else schema)
+        form = elicitation.form(response_type)
         params = ElicitFormParams(message=message, requested_schema=form.schema)
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
         check_answer(params, said)
@@ -404,6 +535,24 @@ class Context(FamiliarContext):
         return found
 
     # Looking around in the same server
+
+    async def list_tools(self) -> list[Any]:
+        return await self._list_all("tools/list", ListToolsResult, "tools")
+
+    async def list_resources(self) -> list[Any]:
+        return await self._list_all("resources/list", ListResourcesResult, "resources")
+
+    async def list_resource_templates(self) -> list[Any]:
+        return await self._list_all("resources/templates/list", ListResourceTemplatesResult, "resource_templates")
+
+    async def list_prompts(self) -> list[Any]:
+        return await self._list_all("prompts/list", ListPromptsResult, "prompts")
+
+    async def _list_all(self, method: str, kind: Any, member: str) -> list[Any]:
+        return await fetch_all_pages(lambda params: self._within(method, self._inner(method, params)), kind, member)
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        return await self._within(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))
 
     async def read_resource(self, uri: str) -> list[Any]:
         result = await self._within(uri, self._inner("resources/read", {"uri": uri}))
@@ -508,7 +657,12 @@ class Context(FamiliarContext):
 def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
     """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
     begin = partial(Rounds, call, runtime.server.seal, target, arguments, params.input_responses, params.request_state)
-    return Context(call, runtime, begin)
+    return create_context(call, runtime, begin)
+
+
+def create_context(call: Call, runtime: Runtime, begin: Callable[[asyncio.Task[Any]], Rounds]) -> Context:
+    """Return a Context of the class that the server has for it."""
+    return (runtime.context_class or Context)(call, runtime, begin)
 
 
 def trace_of(call: Call) -> dict[str, Any]:

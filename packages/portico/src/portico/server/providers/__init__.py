@@ -1,0 +1,28 @@
+"""Providers: components that a server does not own, such as those of mounted servers, folders and OpenAPI documents."""
+
+from __future__ import annotations
+
+from portico._lazy import TYPE_CHECKING, public_names
+
+if TYPE_CHECKING:
+    from portico.server.providers.filesystem import (
+        FileSystemProvider as FileSystemProvider,
+    )
+    from portico.server.providers.openapi.route_maps import (
+        MCPType as MCPType,
+    )
+    from portico.server.providers.openapi.route_maps import (
+        RouteMap as RouteMap,
+    )
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "portico.server.providers.filesystem": ("FileSystemProvider",),
+    "portico.server.providers.openapi.route_maps": (
+        "MCPType",
+        "RouteMap",
+    ),
+}
+
+
+if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
+    __getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from portico._lazy import LazyModule
@@ -10,12 +10,14 @@ from portico.protocol.errors import UsageError
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource, ResourceSecurity
 from portico.server.components.tools import Tool
+from portico.server.components.validation import TAGS
+from portico.server.registry.registry import NotRegistered
 from portico.server.registry.service import Completes, Component, Service, marked
 
 if TYPE_CHECKING:
-    from portico.compat.fastmcp.options import OnDuplicate
     from portico.server import apps
     from portico.server.components import auth_checks
+    from portico.server.options import OnDuplicate
     from portico.server.server import Server
     from portico.server.tasks import service as tasks
 else:
@@ -117,8 +119,64 @@ class Intake:
                 registry.forget_schemes(service.schemes)
             server._extend()
             return
+        self.remove_component(name)
+
+    def remove_component(self, name: str) -> None:
+        """Remove every version of a single component. Raises NotRegistered if there is none."""
+        registry = self._server.registry
         named = registry.named(name)
         if named is None:
-            raise UsageError(f"there is nothing called {name!r} to remove")
+            raise NotRegistered(f"there is nothing called {name!r} to remove")
         for one in registry.versions(named):
             registry.remove(one)
+
+    def discard(self, matches: Callable[[Any], bool]) -> list[Component]:
+        """Remove the components that match, every version on its own, and return them."""
+        registry = self._server.registry
+        components = [one for one in self._all_versions() if matches(one)]
+        for component in components:
+            registry.remove(component)
+        return components
+
+    def _all_versions(self) -> Iterator[Any]:
+        for catalog in self._server.catalogs.values():
+            for listed in list(catalog):
+                yield from self._server.registry.versions(listed)
+
+    def add_filter(self, includes: Callable[[Any], bool]) -> None:
+        """Keep only components that a filter includes, now and when others are added later."""
+        self.filters.append(includes)
+        self.discard(lambda component: not includes(component))
+
+    def disable(self, matches: Callable[[Any], bool]) -> None:
+        self._server.disabled += self.discard(matches)
+
+    def enable(self, matches: Callable[[Any], bool]) -> None:
+        server = self._server
+        enabled = [one for one in server.disabled if matches(one)]
+        server.disabled = [one for one in server.disabled if one not in enabled]
+        server.registry.add_all(enabled)
+
+
+def create_matcher(
+    names: Collection[str], tags: Collection[str], keys: Collection[str], components: Collection[str] | None
+) -> Callable[[Any], bool]:
+    """Return whether a component is one that `enable` and `disable` are about."""
+
+    def matches(component: Any) -> bool:
+        kind = _kind(component)
+        if components is not None and kind not in components:
+            return False
+        uri = getattr(component, "uri", "")
+        own_tags = (component.definition.meta or {}).get(TAGS, ())
+        named = component.name in names or uri in names or f"{kind}:{uri or component.name}" in keys
+        everything = components is not None and not (names or tags or keys)
+        return everything or named or not set(tags).isdisjoint(own_tags)
+
+    return matches
+
+
+def _kind(component: Any) -> str:
+    if isinstance(component, Resource):
+        return "resource" if component.template is None else "template"
+    return "prompt" if isinstance(component, Prompt) else "tool"

@@ -32,6 +32,10 @@ else:
 log = getLogger("portico.server")
 
 
+class NotRegistered(UsageError, ValueError):
+    """Raised for the removal of a component that is not registered."""
+
+
 class Registry:
     """The catalogs of one server, and what belongs to them: aliases, completions, the matching of URIs."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from portico._lazy import LazyModule
 from portico.protocol.completion import PromptReference
 from portico.protocol.content import BlobContents, TextContent
 from portico.protocol.errors import InvalidParams, UsageError
@@ -17,15 +16,10 @@ from portico.protocol.tools import Tool as Definition
 from portico.server.components.tools import Tool
 from portico.server.components.validation import VERSION, described_meta
 from portico.server.context.context import Context
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext, each_listed
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
 from portico.server.registry.registry import version_order
 from portico.server.registry.service import Completes, Component
 from portico.server.transforms.arguments import ArgumentShape
-
-if TYPE_CHECKING:
-    from portico.compat.fastmcp import transforms as own_transforms
-else:
-    own_transforms = LazyModule("portico.compat.fastmcp.transforms")
 
 log = logging.getLogger("portico")
 
@@ -33,32 +27,15 @@ log = logging.getLogger("portico")
 class Transform:
     """What `server.add_transform` takes: which of a server's components are there, and in which shape.
 
-    A subclass of one's own says it with `keeps`, puts a middleware on the server with `put_on`, or has FastMCP's
-    functions: `list_tools(tools)` gives what is shown of the tools that there are, as they are or with
-    `tool.model_copy(update=…)`, and `get_tool(name, call_next)` the tool that a name means, or None; the same for
-    prompts, resources and resource templates.
+    A subclass says it with `keeps`, or puts a middleware on the server with `put_on`.
     """
 
     def put_on(self, server: Any) -> None:
         """Called once, with the server that it is for."""
-        if any(getattr(type(self), name) is not getattr(Transform, name) for name in _FUNCTIONS):
-            server.use(own_transforms.TransformHooks(self))
-
-    async def list_tools(self, tools: Sequence[Any]) -> Sequence[Any]:
-        return tools
-
-    async def get_tool(self, name: str, call_next: Any, *, version: Any = None) -> Any:
-        return await call_next(name, version=version)
-
-    list_prompts = list_resources = list_resource_templates = list_tools
-    get_prompt = get_resource = get_resource_template = get_tool
 
     def keeps(self, component: Component) -> bool:
         """Whether a component of the server is there at all, now or when it is added later."""
         return True
-
-
-_FUNCTIONS = [name for name in vars(Transform) if name.startswith(("list_", "get_"))]
 
 
 class ToolTransformConfig(Struct, kw_only=True):
@@ -73,7 +50,7 @@ class ToolTransformConfig(Struct, kw_only=True):
     arguments: Mapping[str, Any] = {}
 
 
-class ToolTransform(Transform, Hooks):
+class ToolTransform(Transform, Middleware):
     """Tools by their names, each in another shape: also those of servers that are mounted.
 
     `ToolTransform({"search": ToolTransformConfig(name="find", arguments={"q": ArgTransform(name="query")})})`
@@ -288,7 +265,7 @@ def _text(contents: Any) -> str:
     return str(contents.text)
 
 
-class Namespace(Transform, Hooks):
+class Namespace(Transform, Middleware):
     """A prefix before the names of tools and prompts: `Namespace("api")` makes `add` an `api_add`."""
 
     def __init__(self, prefix: str) -> None:

@@ -18,7 +18,7 @@ from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
 from portico.server.components.validation import TAGS
-from portico.server.middleware import CallNext, Hooks, MiddlewareContext
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext
 from portico.server.policy.interfaces import Kind
 from portico.server.registry.service import Answer
 
@@ -40,7 +40,7 @@ class VisibilityRule(Struct):
         return self.match_all or named or not set(self.tags).isdisjoint(own)
 
 
-class ConversationVisibility(Hooks):
+class ConversationVisibility(Middleware):
     """The rules of each conversation, applied. Where a guard decides who sees what, nothing is shown besides."""
 
     def __init__(self, server: Any) -> None:

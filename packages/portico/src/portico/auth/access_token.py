@@ -1,0 +1,33 @@
+"""The token of a request, as authorization checks and token verifiers see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from portico.auth.principal import Principal
+
+
+class AccessToken(Struct, kw_only=True):
+    """What is known of the token of a request. `token` itself is only set while a verifier checks it."""
+
+    token: str = ""
+    client_id: str = ""
+    scopes: list[str] = []
+    expires_at: int | None = None
+    resource: str | None = None
+    subject: str | None = None
+    claims: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"AccessToken(client_id={self.client_id!r}, scopes={self.scopes!r})"  # the rest is secret
+
+
+def to_access_token(principal: Principal) -> AccessToken:
+    return AccessToken(
+        client_id=principal.client_id or principal.id,
+        scopes=sorted(principal.scopes or ()),
+        subject=principal.id,
+        claims={"sub": principal.id, **principal.claims},
+    )

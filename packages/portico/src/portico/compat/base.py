@@ -1,0 +1,201 @@
+"""The part of a server that FastMCP and the official SDK have in common: names of transports and options, middleware
+functions, extensions, and token verifiers beside `auth`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from inspect import iscoroutinefunction, isfunction, ismethod
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import msgspec
+
+from portico._lazy import LazyModule
+from portico.compat.unsupported import Unsupported, pop_unsupported
+from portico.protocol.errors import UsageError
+from portico.server.server import Server, configure_log_level
+
+if TYPE_CHECKING:
+    from portico.auth import resource_server as resource_module
+    from portico.compat.mcp_sdk import auth as auth_module
+    from portico.compat.mcp_sdk import extension as extension_module
+    from portico.compat.mcp_sdk import settings
+    from portico.compat.mcp_sdk.settings import RequestStateSecurity
+    from portico.server.context.request_state import Seal
+    from portico.transports.http_server.asgi import Application
+else:
+    resource_module = LazyModule("portico.auth.resource_server")
+    auth_module = LazyModule("portico.compat.mcp_sdk.auth")
+    extension_module = LazyModule("portico.compat.mcp_sdk.extension")
+    settings = LazyModule("portico.compat.mcp_sdk.settings")
+
+# HTTP options by their names in Portico.
+_HTTP_OPTION_NAMES = {
+    "streamable_http_path": "path",
+    "stateless_http": "stateless",
+    "allowed_hosts": "allow_hosts",
+    "allowed_origins": "allow_origins",
+    "session_idle_timeout": "idle_session",
+    "max_request_body_size": "longest_body",
+    "max_sessions": "most_sessions",
+}
+HTTP_UNSUPPORTED = {
+    # Portico responds with JSON unless something else has to be sent before the response.
+    "json_response": Unsupported("use True or False", accepted=(None, True, False)),
+    "event_store": Unsupported("Portico stores the events of a stream itself; leave it out"),
+    "retry_interval": Unsupported("Portico tells clients itself when to reconnect; leave it out"),
+    "uvicorn_config": Unsupported(
+        "use the options of Server.run: host, port, workers, certificate, key, grace", accepted=(None, {})
+    ),
+    "sockets": Unsupported("use fd= with the number of an open socket"),
+    "middleware": Unsupported("use http_app(middleware=…) and run that application on an ASGI server", (None, [], ())),
+    "path_prefix": Unsupported("use path=", accepted=(None, "", "/")),
+    "mount_path": Unsupported("mount the application of http_app() at that path", accepted=(None, "", "/")),
+    "sse_path": Unsupported("the path is /sse", accepted=(None, "/sse")),
+    "message_path": Unsupported("the path is /messages", accepted=(None, "/messages", "/messages/")),
+}
+# Options of a transport that the first major version of the SDK takes with the server.
+TRANSPORT_OPTIONS = frozenset(
+    {"host", "port", "stateless_http", "json_response", "streamable_http_path", "sse_path", "message_path",
+     "mount_path", "transport_security"}
+)  # fmt: skip
+_RENAMED_OPTIONS = {"list_page_size": "page_size", "strict_input_validation": "strict_arguments"}
+
+
+def translate_http_options(of: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of `run("http")` and `http_app()` by their names in Portico.
+
+    Raises UsageError for those that Portico does not have.
+    """
+    translated = dict(options)
+    pop_unsupported(of, translated, HTTP_UNSUPPORTED)
+    security = translated.pop("transport_security", None)
+    if security is not None:
+        translated |= settings.TransportSecuritySettings(
+            bool(getattr(security, "enable_dns_rebinding_protection", True)),
+            list(getattr(security, "allowed_hosts", ())),
+            list(getattr(security, "allowed_origins", ())),
+        ).http_options()
+    if translated.pop("host_origin_protection", None) is False:
+        translated["allow_hosts"] = ["*"]
+    for name, ours in _HTTP_OPTION_NAMES.items():
+        if name in translated:
+            translated[ours] = translated.pop(name)
+    if translated.get("idle_session") == "auto":
+        del translated["idle_session"]
+    return {name: value for name, value in translated.items() if value is not None}
+
+
+class CompatServer(Server):
+    """A Server that takes the options of another project."""
+
+    # Constructor options that Portico does not have.
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {}
+    # Where the server listens unless `run` says otherwise.
+    http_defaults: Mapping[str, Any] = {}
+
+    def __init__(self, name: str | None, instructions: str | None, **options: Any) -> None:
+        of = type(self).__name__
+        pop_unsupported(of, options, self.unsupported)
+        http_defaults = {key: options.pop(key) for key in tuple(options) if key in TRANSPORT_OPTIONS}
+        components = [one for key in ("tools", "resources") for one in options.pop(key, None) or ()]
+        extensions: Sequence[Any] = options.pop("extensions", None) or ()
+        experimental = options.pop("experimental_capabilities", None)
+        self._state_security: RequestStateSecurity | None = options.pop("request_state_security", None)
+        super().__init__(name or self.default_name, instructions, **self._translate_options(options))
+        self.http_defaults = http_defaults
+        if experimental:
+            self.capabilities = msgspec.structs.replace(self.capabilities, experimental=experimental)
+        for extension in extensions:
+            self.add_extension(extension)
+        for component in components:
+            self.add(component)
+
+    default_name: ClassVar[str] = "server"
+
+    def _translate_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return constructor options by their names in Portico; each of them may be None."""
+        for name, ours in _RENAMED_OPTIONS.items():
+            if name in options:
+                options.setdefault(ours, options.pop(name))
+        if (seconds := options.pop("cache_ttl", None)) is not None:
+            options["ttl_ms"] = round(1000 * seconds)
+        if type(options.get("version")) in (int, float):
+            options["version"] = str(options["version"])
+        auth, verifier = options.pop("auth", None), options.pop("token_verifier", None)
+        if auth is not None or verifier is not None:
+            options["auth"] = _translate_auth(auth, verifier)
+        # For this option alone None is not the default: it switches the checks off.
+        return {name: value for name, value in options.items() if value is not None or name == "resource_security"}
+
+    @cached_property
+    def seal(self) -> Seal:
+        return super().seal if self._state_security is None else self._state_security.create_sealer(self.name)
+
+    def add_extension(self, extension: Any) -> None:
+        """Add an extension: an object with an `identifier`."""
+        self.add(extension_module.ExtensionService(extension))
+
+    def _to_handler_middleware(self, middleware: Any) -> Any:
+        """Return a function from Handler to Handler. `async def middleware(ctx, call_next)` is adapted."""
+        called = middleware if isfunction(middleware) or ismethod(middleware) else type(middleware).__call__
+        parameters = 2 if called is middleware else 3
+        if iscoroutinefunction(called) and called.__code__.co_argcount == parameters + ismethod(called):
+            return extension_module.FunctionMiddleware(middleware, self)
+        return super()._to_handler_middleware(middleware)
+
+    # Running
+
+    def _translate_run(
+        self, of: str, transport: str | None, options: dict[str, Any], show_banner: bool | None
+    ) -> tuple[Any, dict[str, Any]]:
+        log_level = options.pop("log_level", None)
+        if log_level is not None:
+            configure_log_level(log_level)
+        if transport not in ("http", "streamable-http", "streamable_http", "sse"):
+            return transport or "stdio", options
+        translated = translate_http_options(of, {**self.http_defaults, **options})
+        if show_banner is False:
+            translated["quiet"] = True
+        return "http", {"sse": True, **translated} if transport == "sse" else translated
+
+    def run(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
+        """Serve on stdio, or over HTTP with "http", "streamable-http" or "sse"."""
+        transport, options = self._translate_run("run", transport, options, show_banner)
+        super().run(cast("Any", transport), **options)
+
+    async def run_async(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
+        """Serve inside a running event loop."""
+        transport, options = self._translate_run("run_async", transport, options, show_banner)
+        await super().run_async(cast("Any", transport), **options)
+
+    async def run_stdio_async(self, show_banner: bool | None = None, **options: Any) -> None:
+        await self.run_async("stdio", show_banner, **options)
+
+    def _create_app(self, of: str, transport: str, options: Mapping[str, Any]) -> Application:
+        """Return an ASGI application; the server that runs it decides on its address."""
+        if transport not in ("http", "streamable-http", "streamable_http", "sse"):
+            raise UsageError(f"{of}: transport must be 'http', 'streamable-http' or 'sse', got {transport!r}")
+        translated = translate_http_options(of, {**self.http_defaults, **options})
+        located = {name: value for name, value in translated.items() if name not in ("host", "port")}
+        return self.asgi(**({"sse": True} if transport == "sse" else {}), **located)  # type: ignore[arg-type]
+
+
+def _translate_auth(auth: Any, verifier: Any) -> Any:
+    if verifier is None and (isinstance(auth, str | resource_module.ResourceServer) or callable(auth)):
+        return auth
+    return auth_module.CompatAuth(auth, verifier)
+
+
+class MiddlewareList:
+    """`server.middleware`, which is appended to."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def append(self, middleware: Any) -> None:
+        self._server.add_middleware(middleware)
+
+    def extend(self, middleware: Iterable[Any]) -> None:
+        for one in middleware:
+            self.append(one)

@@ -1,0 +1,171 @@
+"""Middleware with FastMCP's names and options."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from portico.compat.unsupported import Unsupported, reject_options
+from portico.protocol.errors import UsageError
+from portico.rpc.call import Call
+from portico.server import middleware as native
+
+CallNext = native.CallNext
+RateLimitingMiddleware = native.RateLimitingMiddleware
+
+
+class MiddlewareContext(native.MiddlewareContext, frozen=True):
+    """One request, as middleware sees it."""
+
+    @property
+    def fastmcp_context(self) -> Any:
+        """The Context of the request."""
+        return self.context
+
+
+class Middleware(native.Middleware):
+    """Middleware with a method for each kind of request, which receives FastMCP's MiddlewareContext."""
+
+    def _create_context(self, call: Call, server: Any) -> native.MiddlewareContext:
+        return native.middleware_context(call, server, MiddlewareContext)
+
+
+_PAYLOADS = "write a Middleware with on_request, which sees context.message"
+_LOGGING_UNSUPPORTED = {
+    "include_payloads": Unsupported(_PAYLOADS, accepted=(None, False)),
+    "include_payload_length": Unsupported(_PAYLOADS, accepted=(None, False)),
+    "estimate_payload_tokens": Unsupported(_PAYLOADS, accepted=(None, False)),
+    # These are about payloads, which are not logged.
+    "max_payload_length": Unsupported(_PAYLOADS, accepted=(None, 1000)),
+    "payload_serializer": Unsupported(_PAYLOADS),
+    "methods": Unsupported("filter the log records with a logging.Filter"),
+}
+
+
+class LoggingMiddleware(native.LoggingMiddleware):
+    """Log one line for each request."""
+
+    def __init__(
+        self, *, logger: logging.Logger | None = None, log_level: int = logging.INFO, **unsupported: Any
+    ) -> None:
+        reject_options(type(self).__name__, unsupported, _LOGGING_UNSUPPORTED)
+        super().__init__(logger, log_level)
+
+
+class StructuredLoggingMiddleware(LoggingMiddleware):
+    """Log one line for each request. `portico serve --log-format json` makes them structured."""
+
+
+class TimingMiddleware(native.LoggingMiddleware):
+    """Log one line for each request, with its duration."""
+
+
+class DetailedTimingMiddleware(TimingMiddleware):
+    """Log one line for each request, with its duration."""
+
+
+class PingMiddleware(Middleware):
+    """Do nothing: transports keep their connections open themselves."""
+
+    def __init__(self, interval_ms: int = 30_000) -> None: ...
+
+
+_RETRY_UNSUPPORTED = {
+    "max_delay": Unsupported("use fewer retries or a shorter base_delay", accepted=(None, 60.0)),
+    "backoff_multiplier": Unsupported("the delay doubles with each attempt", accepted=(None, 2.0)),
+    "logger": Unsupported("use LoggingMiddleware inside of it"),
+}
+
+
+class RetryMiddleware(native.RetryMiddleware):
+    """Call tools again that fail for want of a connection or of time."""
+
+    def __init__(
+        self,
+        max_retries: int = 3,
+        base_delay: float = 1.0,
+        retry_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+        **unsupported: Any,
+    ) -> None:
+        reject_options("RetryMiddleware", unsupported, _RETRY_UNSUPPORTED)
+        super().__init__(max_retries, base_delay, retry_exceptions)
+
+
+_LISTS_CACHED = "lists are cached by the server; clients cache them with FastMCP(cache_ttl=…)"
+_CACHING_UNSUPPORTED = {
+    "cache_storage": Unsupported("results are cached in memory"),
+    "list_tools_settings": Unsupported(_LISTS_CACHED),
+    "list_resources_settings": Unsupported(_LISTS_CACHED),
+    "list_prompts_settings": Unsupported(_LISTS_CACHED),
+    "read_resource_settings": Unsupported("clients cache resources with FastMCP(cache_ttl=…)"),
+    "get_prompt_settings": Unsupported("prompts are not cached"),
+    "max_item_size": Unsupported("leave it out", accepted=(None, 1024 * 1024)),
+}
+
+
+class ResponseCachingMiddleware(native.ResponseCachingMiddleware):
+    """Cache the results of tools that only read. Their names are `call_tool_settings["included_tools"]`.
+
+    FastMCP caches the results of all tools by default. Portico cannot know which of them only read.
+    """
+
+    def __init__(self, *, call_tool_settings: Mapping[str, Any] | None = None, **unsupported: Any) -> None:
+        reject_options("ResponseCachingMiddleware", unsupported, _CACHING_UNSUPPORTED)
+        settings = dict(call_tool_settings or {})
+        tools, seconds = settings.pop("included_tools", None) or (), settings.pop("ttl", 3600.0)
+        enabled = settings.pop("enabled", True)
+        if settings.pop("excluded_tools", None):
+            raise UsageError("ResponseCachingMiddleware: excluded_tools is not supported; name those in included_tools")
+        if settings:
+            raise UsageError(f"ResponseCachingMiddleware: call_tool_settings has no {next(iter(settings))!r}")
+        super().__init__(tools if enabled is not False else (), seconds)
+
+
+_LIMITING_UNSUPPORTED = {
+    "truncation_suffix": Unsupported("the text ends with the number of characters that are left out"),
+    "tools": Unsupported("write a Middleware with on_call_tool"),
+}
+
+
+class ResponseLimitingMiddleware(native.ResponseLimitingMiddleware):
+    """Truncate long results."""
+
+    def __init__(self, *, max_size: int = 1_000_000, **unsupported: Any) -> None:
+        reject_options("ResponseLimitingMiddleware", unsupported, _LIMITING_UNSUPPORTED)
+        super().__init__(max_size)
+
+
+_ERRORS_UNSUPPORTED = {
+    "logger": Unsupported("errors are logged by portico.server"),
+    # Both are done for every server.
+    "include_traceback": Unsupported("tracebacks are in the log of portico.server", accepted=(None, True, False)),
+    "transform_errors": Unsupported("unexpected errors are never sent to clients", accepted=(None, True)),
+}
+
+
+class ErrorHandlingMiddleware(native.ErrorHandlingMiddleware):
+    """Report unexpected errors to a function."""
+
+    def __init__(
+        self, *, error_callback: Callable[[Exception, native.MiddlewareContext], Any] | None = None, **unsupported: Any
+    ) -> None:
+        reject_options("ErrorHandlingMiddleware", unsupported, _ERRORS_UNSUPPORTED)
+        super().__init__(error_callback)
+
+
+__all__: Sequence[str] = [
+    "CallNext",
+    "DetailedTimingMiddleware",
+    "ErrorHandlingMiddleware",
+    "LoggingMiddleware",
+    "Middleware",
+    "MiddlewareContext",
+    "PingMiddleware",
+    "RateLimitingMiddleware",
+    "ResponseCachingMiddleware",
+    "ResponseLimitingMiddleware",
+    "RetryMiddleware",
+    "StructuredLoggingMiddleware",
+    "TimingMiddleware",
+]

@@ -1,0 +1,7 @@
+"""Dependencies of the official SDK under the SDK's names."""
+
+from __future__ import annotations
+
+from portico.server.components.dependencies import Sampling
+
+Sample = Sampling

@@ -1,0 +1,120 @@
+"""The server's side of a file: whether Portico's own classes suffice for it, and their names for its options."""
+
+from __future__ import annotations
+
+import inspect
+
+import libcst as cst
+
+from portico.compat.fastmcp.server import FastMCP
+from portico.compat.mcp_sdk.server import MCPServer
+from portico.server.server import Server
+
+# Members of a server or a Context that only the classes of `portico.compat` have.
+COMPAT_MEMBERS = frozenset(
+    {"request_context", "session", "fastmcp", "mcp_server", "send_notification", "close_sse_stream", "fastmcp_context",
+     "streamable_http_app", "sse_app", "http_app", "session_manager", "local_provider", "render_prompt", "middleware",
+     "add_template", "add_completion_handler", "add_extension", "run_http_async", "run_stdio_async",
+     "run_streamable_http_async", "run_sse_async", "settings"}
+)  # fmt: skip
+# Keywords of calls that only they take.
+_COMPAT_KEYWORDS = frozenset({"include_in_schema", "serializable", "tool_names", "mcp_names", "validate_output"})
+SERVER_OPTION_NAMES = {
+    "list_page_size": "page_size",
+    "strict_input_validation": "strict_arguments",
+    "on_duplicate_tools": "on_duplicate",
+}
+# Options of a server that mean something else to a Server of Portico, or are of a type that it does not take.
+_COMPAT_OPTIONS = frozenset({"auth"})
+_OPTIONS = frozenset(inspect.signature(inspect.unwrap(Server.__init__)).parameters) - _COMPAT_OPTIONS
+# Options that Portico does not have, by the class of the server.
+UNSUPPORTED = {"FastMCP": {**MCPServer.unsupported, **FastMCP.unsupported}, "MCPServer": MCPServer.unsupported}
+_HTTP_OPTION_NAMES = {
+    "host": "host",
+    "port": "port",
+    "path": "path",
+    "streamable_http_path": "path",
+    "stateless_http": "stateless",
+    "max_request_body_size": "longest_body",
+    "max_sessions": "most_sessions",
+}
+_HTTP = ("http", "streamable-http", "streamable_http")
+
+
+def needs_compat(call: cst.Call, server: str) -> bool:
+    """Return whether a call needs the classes of `portico.compat`.
+
+    * **server** – the name of the class of a server that it makes, or "".
+    """
+    keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
+    if server:
+        return _constructor_needs_compat(call, server, keywords)
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    if method in ("run", "run_async") and (keywords or call.args):
+        return _run_needs_compat(call, keywords)
+    return bool(keywords & _COMPAT_KEYWORDS)
+
+
+def _constructor_needs_compat(call: cst.Call, server: str, keywords: set[str]) -> bool:
+    positional = sum(1 for arg in call.args if arg.keyword is None)
+    numbers = any(arg.keyword is not None and isinstance(arg.value, cst.Integer | cst.Float) for arg in call.args)
+    known = {*_OPTIONS, *SERVER_OPTION_NAMES, *UNSUPPORTED[server]}
+    if server == "MCPServer":
+        known.discard("middleware")
+    return (
+        any(arg.star for arg in call.args)
+        or positional > (1 if server == "MCPServer" else 2)
+        or not keywords <= known
+        or (numbers and "version" in keywords)
+    )
+
+
+def _run_needs_compat(call: cst.Call, keywords: set[str]) -> bool:
+    transport = _transport(call)
+    if transport is None:
+        # `asyncio.run(main())` and the like have no transport.
+        return bool(keywords & {*_HTTP_OPTION_NAMES, "transport", "show_banner"})
+    if transport == "stdio":
+        return keywords - {"transport"} != set()
+    return transport not in _HTTP or not keywords <= {"transport", "json_response", *_HTTP_OPTION_NAMES}
+
+
+def _transport(call: cst.Call) -> str | None:
+    """Return the transport that a call names literally, or None."""
+    for arg in call.args:
+        named = arg.keyword is not None and arg.keyword.value == "transport"
+        first = arg is call.args[0] and arg.keyword is None and not arg.star
+        if (named or first) and isinstance(arg.value, cst.SimpleString):
+            return str(arg.value.evaluated_value)
+    return None
+
+
+def translate_run(call: cst.Call) -> cst.Call:
+    """Return `server.run("streamable-http", …)` with the names of Portico."""
+    if _transport(call) not in _HTTP:
+        return call
+    kept = []
+    for arg in call.args:
+        name = "" if arg.keyword is None else arg.keyword.value
+        if name == "json_response":
+            continue
+        if isinstance(arg.value, cst.SimpleString) and name in ("", "transport"):
+            mark = arg.value.quote
+            arg = arg.with_changes(value=cst.SimpleString(f"{mark}http{mark}"))
+        elif name in _HTTP_OPTION_NAMES:
+            arg = arg.with_changes(keyword=cst.Name(_HTTP_OPTION_NAMES[name]))
+        kept.append(arg)
+    if len(kept) < len(call.args):
+        kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
+    return call.with_changes(args=kept)
+
+
+def translate_elicit(call: cst.Call) -> cst.Call:
+    """Return `ctx.elicit(…)` with Portico's name for `schema`."""
+    args = [
+        arg.with_changes(keyword=cst.Name("response_type"))
+        if arg.keyword is not None and arg.keyword.value == "schema"
+        else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args)

@@ -1,0 +1,89 @@
+"""`@server.custom_route("/health")`: other paths that a server answers over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from portico._lazy import LazyModule
+from portico.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+    from portico.transports.http_server import custom_routes, messages
+    from portico.transports.http_server.messages import Answer, Request
+else:
+    custom_routes = LazyModule("portico.transports.http_server.custom_routes")
+    messages = LazyModule("portico.transports.http_server.messages")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The server answers these whatever it is for; its endpoint and its login pages are known when it is opened.
+_RESERVED_PATHS = frozenset({"/readyz", "/metrics", "/console"})
+
+
+class RouteRequest:
+    """The request that a function of `@server.custom_route` receives: the commonly used part of Starlette's API."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.method = request.method
+        self.path = request.path
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
+        self.query_params = _parse_form(request.query)
+        self.path_params: dict[str, str] = {}
+        self.user = request.principal
+
+    async def body(self) -> bytes:
+        return self._request.body
+
+    async def json(self) -> Any:
+        return msgspec.json.decode(self._request.body)
+
+    async def form(self) -> dict[str, str]:
+        return _parse_form(self._request.body.decode())
+
+
+def custom_route(server: Server, path: str, methods: Iterable[str]) -> Callable[[F], F]:
+    """Return the decorator that registers a function for a path."""
+    if "{" in path:
+        raise UsageError(
+            f"custom_route: path must not have variables, got {path!r}; read variable parts from request.query_params"
+        )
+    routes = [(method.upper(), path) for method in methods]
+    taken = {(route.method, route.path) for route in server.pages}
+    if path in _RESERVED_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
+        raise UsageError(f"custom_route: {path} is reserved for the server itself; choose another path")
+    if taken.intersection(routes):
+        raise UsageError(f"custom_route: there is already a page at {path}")
+
+    def register(fn: F) -> F:
+        async def page(request: Request) -> Answer:
+            value = fn(RouteRequest(request))
+            return _to_answer(await value if isinstance(value, Awaitable) else value)
+
+        server.pages.extend(custom_routes.PageRoute(*route, page) for route in routes)
+        return fn
+
+    return register
+
+
+def _parse_form(text: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # most servers have no such pages
+
+    return dict(parse_qsl(text, keep_blank_values=True))
+
+
+def _to_answer(value: Any) -> Answer:
+    """Return the HTTP response for what a function returned. Starlette's responses are recognized by their shape."""
+    if isinstance(value, messages.Answer):
+        return value
+    if hasattr(value, "status_code") and hasattr(value, "body"):
+        headers = tuple((bytes(name).lower(), bytes(content)) for name, content in value.raw_headers)
+        headers = tuple(pair for pair in headers if pair[0] != b"content-length")
+        return messages.Answer(value.status_code, headers, bytes(value.body))
+    if isinstance(value, str):
+        return messages.Answer(200, messages.TEXT, value.encode())
+    return messages.Answer(200, messages.JSON, msgspec.json.encode(value))
