@@ -77,6 +77,9 @@ def _classes() -> dict[str, list[str]]:
     """Every class name, without leading underscores, and the modules that define it."""
     homes: dict[str, list[str]] = {}
     for path in PYTHON:
+        if sources.dotted(path).startswith("portico.compat."):
+            # Its names are those of other projects.
+            continue
         names = {node.name.lstrip("_") for node in sources.nodes(path) if isinstance(node, ast.ClassDef)}
         for name in names:
             homes.setdefault(name, []).append(sources.dotted(path))

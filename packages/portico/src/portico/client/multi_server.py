@@ -109,7 +109,7 @@ class _ServerOptions(TypedDict, total=False):
     disabled: bool
 
 
-class _PorticoTable(_ServerOptions, total=False):
+class _EntryOptions(_ServerOptions, total=False):
     prefix: str
     protocol_version: Revision
     revision: Revision
@@ -149,7 +149,7 @@ def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
     table = entry.get("portico", {})
     if not isinstance(table, Mapping):
         raise UsageError(f"{what}: portico must be an object, got {type(table).__name__}")
-    known = _PorticoTable.__annotations__
+    known = _EntryOptions.__annotations__
     needs_gateway = [*(option for option in table if option not in known), *({"openapi"} & entry.keys())]
     if needs_gateway:
         raise UsageError(
@@ -159,7 +159,7 @@ def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
     # Other programs have members of their own in an entry; those are ignored.
     options = {option: entry[option] for option in _ServerOptions.__annotations__ if option in entry}
     options.update(table)
-    check_options(what, options, _PorticoTable)
+    check_options(what, options, _EntryOptions)
     target, problem = None, ""
     try:
         target = _read_target(what, options)
@@ -386,7 +386,8 @@ class ServerConnection:
                 self.begin()
             raise MethodNotFound(f"{self.entry.name} is not connected")
         try:
-            async with asyncio.timeout(None if self._timeout is None else LIST_TIMEOUT_SHARE * self._timeout):
+            seconds = None if self._timeout is None else LIST_TIMEOUT_SHARE * self._timeout
+            async with asyncio.timeout(seconds):
                 result = await upstream(call)
             result = self._with_outward_names(call.method, result)
         except MethodNotFound:
