@@ -42,8 +42,8 @@ def timed(handler: Handler) -> Handler:
 
 
 server = Server("together", version="1.0.0", middleware=[timed])
-server.mount(numbers, prefix="numbers")
-server.mount(words, prefix="words")
+server.mount(numbers, namespace="numbers")
+server.mount(words, namespace="words")
 
 if __name__ == "__main__":
     server.run()

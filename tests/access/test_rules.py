@@ -463,7 +463,7 @@ async def test_no_middleware_leads_around_a_rule() -> None:
         other = bytes(call.params).replace(b"read_repo", b"delete_repo")
         return await follow(replace(call, params=Raw(other), read=None))
 
-    server.use(lambda handler: lambda call: renames(call, handler))
+    server.add_middleware(lambda handler: lambda call: renames(call, handler))
     async with Client(server, principal=OPS) as client:
         with pytest.raises(Unknown):
             await client.call_tool("read_repo", {"repo": "x"})

@@ -307,7 +307,7 @@ async def test_a_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path:
     server: Any
     if how == "rules of a mount":
         server = Server("outer")
-        server.mount(command, prefix="files")
+        server.mount(command, namespace="files")
     else:
         server = Gateway(name="gw")
         server.add("files", command, **options)
@@ -390,7 +390,7 @@ async def test_a_template_captures_nothing_of_another_mount(tmp_path: Path, temp
     server = Server("outer")
     for command in (evil, files) if first else (files, evil):
         server.mount(command)
-    server.mount(upstream(tmp_path, "note://{id}"), prefix="named")
+    server.mount(upstream(tmp_path, "note://{id}"), namespace="named")
     async with Client(server) as client:
         assert await read(client, "file:///srv/share/report") == "READ /srv/share/report"
         assert await read(client, "note://named/1") == "READ 1"
@@ -400,7 +400,7 @@ async def test_a_template_captures_nothing_of_another_mount(tmp_path: Path, temp
 
 async def test_a_mount_with_a_prefix_lists_a_template_that_begins_with_a_variable_behind_it(tmp_path: Path) -> None:
     server = Server("outer")
-    server.mount(upstream(tmp_path, "{+all}"), prefix="any")
+    server.mount(upstream(tmp_path, "{+all}"), namespace="any")
     async with Client(server) as client:
         assert [one.uri_template for one in await client.list_resource_templates()] == ["any/{+all}"]
         assert await read(client, "any/file:///x") == "READ /x"

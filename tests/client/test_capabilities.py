@@ -90,7 +90,7 @@ async def test_completions_cannot_be_declared_in_2024_11_05(serve: Serve) -> Non
 async def test_a_mounted_server_is_not_asked_for_more_either(serve: Serve, revision: str) -> None:
     there = await serve(endpoint(revision, {"tools": {}}))
     server = Server("outer")
-    server.mount(Client(there.url, revision=revision), prefix="inner")
+    server.mount(Client(there.url, revision=revision), namespace="inner")
     async with asyncio.timeout(PATIENCE), Client(server) as client:
         assert await client.list_tools() == await client.list_prompts() == await client.list_resources() == []
     assert len(there.asked("tools/list")) == 1

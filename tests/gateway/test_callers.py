@@ -119,7 +119,7 @@ async def test_what_is_the_same_for_all_users_is_asked_for_once() -> None:
 
     server = Server("open", ttl_ms=60_000, cache_scope="public")
     server.tool(name="work")(lambda: "done")
-    server.use(watch)
+    server.add_middleware(watch)
     gateway = Gateway({"a": server})
     async with gateway.lifespan():
         for principal in (BOB, ANN, None, ADMIN, LOCAL):
@@ -188,7 +188,7 @@ async def test_a_change_is_told_and_seen_by_those_whom_it_is_for(revision: Any) 
 
         return as_admin
 
-    gateway.use(known)
+    gateway.add_middleware(known)
     async with Client(gateway, revision=revision) as client, client.listen(tools=True) as changes:
         assert len(await client.list_tools()) == 2
         server.tool(name="more", auth=require_scopes("admin"))(lambda: "more")

@@ -40,7 +40,7 @@ def upstream(seen: list[dict[str, str]]) -> Server:
 
         return watched
 
-    server.use(watch)
+    server.add_middleware(watch)
     return server
 
 

@@ -68,7 +68,7 @@ async def test_an_upstream_is_not_asked_again_while_its_list_is_good() -> None:
         return watched
 
     good, unknown = upstream("good", **PUBLIC), upstream("unknown")
-    good.use(watch)
+    good.add_middleware(watch)
     gateway = Gateway({"good": good, "unknown": unknown})
     async with gateway.lifespan():
         for _ in range(5):

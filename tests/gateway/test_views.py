@@ -90,7 +90,7 @@ async def test_middleware_of_the_gateway_is_around_its_views() -> None:
 
         return watched
 
-    found.use(watch)
+    found.add_middleware(watch)
     async with Client(found.views["ops"]) as client:
         await client.call_tool("a_list_things")
     assert ("tools/call", "ops") in seen

@@ -91,7 +91,7 @@ async def test_a_failure_inside_is_an_internal_error_that_says_nothing_of_itself
 
         return answer
 
-    server.use(failing)
+    server.add_middleware(failing)
     wire = connect(server)
     answer = await wire.request("initialize", WHO)
     if method == "tools/list":

@@ -84,7 +84,7 @@ METHODS = {
 @pytest.mark.parametrize(("kind", "method"), [(kind, one) for kind, names in METHODS.items() for one in names.split()])
 def test_a_method_refuses_an_unknown_keyword(kind: type[CompatServer], method: str) -> None:
     fn = getattr(kind("s"), method)
-    values = {**_required(fn), "tool": _function, "prompt": _function}
+    values = {**_required(fn), "tool": _function, "fn": _function, "prompt": _function}
     given = {name: value for name, value in values.items() if name in inspect.signature(fn).parameters}
     if method == "mount":
         given["server"] = Server("inner")

@@ -54,7 +54,7 @@ CURSORS = pytest.mark.parametrize("cursor, pages", [(growing, MOST), (lambda: la
 async def test_what_is_mounted_is_listed_as_far_as_it_may_be(cursor: Any, pages: int) -> None:
     handler, asked = endless(cursor())
     server = Server("s")
-    server.mount(handler, prefix="far")
+    server.mount(handler, namespace="far")
     async with Client(server) as client:
         assert len(await client.list_tools()) == pages
     assert asked.count("tools/list") == pages
@@ -64,7 +64,7 @@ async def test_what_is_mounted_is_listed_as_far_as_it_may_be(cursor: Any, pages:
 async def test_all_of_a_list_without_end_is_an_error(cursor: Any, pages: int) -> None:
     server = Server("s")
     handler, asked = endless(cursor())
-    server.use(lambda inner: handler)
+    server.add_middleware(lambda inner: handler)
     with pytest.raises(ProtocolError, match="has no end"):
         await server.list_tools()
     assert len(asked) == pages
@@ -74,7 +74,7 @@ async def test_all_of_a_list_without_end_is_an_error(cursor: Any, pages: int) ->
 async def test_a_tool_that_is_to_have_another_shape_is_not_looked_for_without_end(cursor: Any, pages: int) -> None:
     handler, asked = endless(cursor())
     server = Server("s")
-    server.mount(handler, prefix="far")
+    server.mount(handler, namespace="far")
     shape = ToolTransformConfig(arguments={"q": ArgTransform(name="query")})
     server.add_transform(ToolTransform({"far_none": shape}))
     async with Client(server) as client:

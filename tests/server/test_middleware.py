@@ -71,7 +71,7 @@ async def test_every_request_passes_through(revision: str) -> None:
 async def test_the_last_one_is_the_outermost() -> None:
     notes: list[str] = []
     server = greeting(middleware=[noting(notes, "a"), noting(notes, "b")])
-    server.use(noting(notes, "c"))
+    server.add_middleware(noting(notes, "c"))
     async with Client(server) as client:
         notes.clear()
         await client.list_tools()
@@ -83,7 +83,7 @@ async def test_one_may_be_put_around_a_server_that_runs() -> None:
     server = greeting()
     async with Client(server) as client:
         await client.call_tool("greet")
-        server.use(noting(notes))
+        server.add_middleware(noting(notes))
         await client.call_tool("greet")
     assert notes == [">tools/call", "<tools/call"]
 

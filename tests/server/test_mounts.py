@@ -74,7 +74,7 @@ def outer(prefix: str | None = "x") -> Server:
     server.tool("own")(lambda: "own")
     server.resource("data://own")(lambda: "own")
     server.prompt("own")(lambda: "own")
-    server.mount(inner(), prefix=prefix)
+    server.mount(inner(), namespace=prefix)
     return server
 
 
@@ -115,7 +115,7 @@ async def test_contents_that_the_author_keeps_are_left_as_they_are() -> None:
     kept = TextContents(uri="data://kept", text="kept")
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://kept")(lambda: kept)
-    server.mount(mounted, prefix="x")
+    server.mount(mounted, namespace="x")
     async with Client(server) as client:
         for _ in range(2):
             assert [one.uri for one in await client.read_resource("data://x/kept")] == ["data://x/kept"]
@@ -194,7 +194,7 @@ async def test_every_tool_that_is_listed_can_be_called(prefixes: tuple[str | Non
         mounted.tool(name)(lambda name=name: name)
         mounted.prompt(name)(lambda name=name: name)
         mounted.resource(f"data://{name}")(lambda name=name: name)
-        server.mount(mounted, prefix=prefix)
+        server.mount(mounted, namespace=prefix)
     async with Client(server) as client:
         for tool in await client.list_tools():
             assert tool.name.endswith((await client.call_tool(tool.name)).text)
@@ -209,7 +209,7 @@ async def test_a_link_that_a_mounted_tool_gives_can_be_followed() -> None:
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://one")(lambda: "one")
     mounted.tool("point")(lambda: ResourceLink(uri="data://one", name="one"))
-    server.mount(mounted, prefix="x")
+    server.mount(mounted, namespace="x")
     async with Client(server) as client:
         [link] = (await client.call_tool("x_point")).content
         assert (await client.read_resource(link.uri))[0].text == "one"
@@ -217,7 +217,7 @@ async def test_a_link_that_a_mounted_tool_gives_can_be_followed() -> None:
 
 async def test_mounts_nest() -> None:
     server = Server("outermost")
-    server.mount(outer("x"), prefix="y")
+    server.mount(outer("x"), namespace="y")
     async with Client(server) as client:
         assert "y_x_add" in [one.name for one in await client.list_tools()]
         assert (await client.call_tool("y_x_add", {"a": 1, "b": 2})).data == 3
@@ -294,7 +294,7 @@ async def test_long_lists_have_pages_across_mounts() -> None:
     server = Server("outer", page_size=3)
     server.tool("own")(lambda: "")
     for prefix in ("x", "y"):
-        server.mount(inner(), prefix=prefix)
+        server.mount(inner(), namespace=prefix)
     async with Client(server) as client:
         names = [one.name for one in await client.list_tools()]
     assert names == ["own", *(f"{prefix}_{name}" for prefix in "xy" for name in ("add", "refuse", "ask", "work"))]
@@ -306,7 +306,7 @@ async def test_long_lists_have_pages_across_mounts() -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_change_inside_is_told_outside(heard: Any, revision: str) -> None:
     server, mounted = Server("outer"), Server("inner")
-    server.mount(mounted, prefix="x")
+    server.mount(mounted, namespace="x")
     async with Client(server, revision=revision, message_handler=heard) as client:
         if revision in HANDSHAKE:
             await client.ping()
@@ -322,7 +322,7 @@ async def test_a_change_inside_is_told_outside(heard: Any, revision: str) -> Non
 async def test_an_update_inside_is_told_with_the_outward_uri(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://one")(lambda: "")
-    server.mount(mounted, prefix="x")
+    server.mount(mounted, namespace="x")
     async with (
         Client(server, message_handler=heard) as client,
         client.listen(Filter(resource_subscriptions=["data://x/one"])),
@@ -336,7 +336,7 @@ async def test_an_update_inside_is_told_with_the_outward_uri(heard: Any) -> None
 async def test_mounting_and_unmounting_is_a_change(heard: Any) -> None:
     server, mounted = Server("outer"), inner()
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
-        server.mount(mounted, prefix="x")
+        server.mount(mounted, namespace="x")
         await heard.until("notifications/tools/list_changed")
         assert (await client.call_tool("x_add", {"a": 1, "b": 2})).data == 3
         server.unmount(mounted)
@@ -349,7 +349,7 @@ async def test_mounting_and_unmounting_is_a_change(heard: Any) -> None:
 async def test_a_server_mounted_while_somebody_listens_is_heard_too(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
-        server.mount(mounted, prefix="x")
+        server.mount(mounted, namespace="x")
         await heard.until("notifications/tools/list_changed")
         mounted.tool("t")(lambda: "")
         await heard.until("notifications/tools/list_changed", times=2)
@@ -383,7 +383,7 @@ async def test_a_handler_that_knows_only_tools_can_be_mounted() -> None:
         return await mounted(call)
 
     server = Server("outer")
-    server.mount(only_tools, prefix="x")
+    server.mount(only_tools, namespace="x")
     async with Client(server) as client:
         assert len(await client.list_tools()) == 4
         assert await client.list_prompts() == []
@@ -399,7 +399,7 @@ async def test_a_mounted_handler_that_fails_fails_the_list_and_nothing_else(revi
         raise OSError("unreachable at 10.0.0.1")
 
     server = outer()
-    server.mount(broken, prefix="broken")
+    server.mount(broken, namespace="broken")
     async with Client(server, revision=revision) as client:
         with pytest.raises(ProtocolError) as raised:
             await client.list_tools()
@@ -418,7 +418,7 @@ def many(count: int, tools: int) -> tuple[Server, list[Server]]:
         for tool in range(tools):
             inside.tool(f"t{tool}")(lambda: "")
         inside.resource("data://one")(lambda: "")
-        server.mount(inside, prefix=f"m{number}")
+        server.mount(inside, namespace=f"m{number}")
         mounted.append(inside)
     return server, mounted
 
@@ -468,7 +468,7 @@ async def test_a_list_that_depends_on_who_asks_is_asked_for_each_time() -> None:
 
         return looked
 
-    mounted[1].use(look)
+    mounted[1].add_middleware(look)
     for who in ("ada", "bob"):
         await server(Call(method="tools/list", id=1, revision="2026-07-28", principal=who))
     assert principals == ["ada", "bob"]

@@ -319,7 +319,7 @@ async def steps(client: Client, server: Server, heard: Any) -> None:
     await heard.until(TOOLS, times=3)
     # Nothing of this changes a list.
     server.completion("p", "x")(lambda typed: [])
-    server.use(lambda handler: handler)
+    server.add_middleware(lambda handler: handler)
     server.resource_updated("a://b")
     await client.list_tools()
     server.remove("t")

@@ -95,7 +95,7 @@ async def test_only_who_asked_is_looked_at(crowd: Crowd, monkeypatch: pytest.Mon
 async def test_a_subscription_is_for_a_resource_and_what_is_below(
     crowd: Crowd, subscribed: str, changed: str, told: bool
 ) -> None:
-    crowd.server.use(lambda handler: handler)  # so that it is not known what exists
+    crowd.server.add_middleware(lambda handler: handler)  # so that it is not known what exists
     crowd.join("one", Filter(resource_subscriptions=[subscribed]))
     await crowd.settle()
     crowd.server.resource_updated(changed)
@@ -224,7 +224,7 @@ async def test_a_change_in_the_first_call_is_told(connect: Connect, revision: st
         handler = slowly
     elif around == "a mount":
         handler = Server("outer")
-        handler.mount(server, prefix="x")
+        handler.mount(server, namespace="x")
         name = "x_change"
     wire = connect(handler)
     await wire.initialize(revision, initialized=False)

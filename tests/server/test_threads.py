@@ -122,7 +122,7 @@ async def test_a_body_in_a_thread_sees_the_context_it_was_called_in() -> None:
 
         return with_name
 
-    server.use(introduce)
+    server.add_middleware(introduce)
     server.tool("who")(lambda: WHO.get())
     async with Client(server) as client:
         assert (await client.call_tool("who")).text == "ada"

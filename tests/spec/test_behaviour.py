@@ -629,7 +629,7 @@ async def test_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(connect:
 
         return ask
 
-    server.use(wrong)
+    server.add_middleware(wrong)
     said = await connect(server).modern(method, dict(REQUESTS)[method], capabilities=EVERYTHING)
     assert said.get("result", {}).get("resultType") != "input_required"
 
@@ -1059,7 +1059,7 @@ async def test_equal_names_are_told_apart_by_the_prefix_the_author_chose(connect
     for number in (1, 2):
         inner = Server("twin")
         inner.add(Tool(lambda number=number: str(number), name="which"))
-        server.mount(inner, prefix=f"n{number}")
+        server.mount(inner, namespace=f"n{number}")
     wire = connect(server)
     listed = (await wire.modern("tools/list"))["result"]["tools"]
     assert [tool["name"] for tool in listed] == ["n1_which", "n2_which"]
@@ -1080,7 +1080,7 @@ async def test_a_prompt_is_completed_under_its_outward_name() -> None:
     async def colours(typed: str) -> list[str]:
         return [one for one in ("red", "rose", "blue") if one.startswith(typed)]
 
-    server.mount(inner, prefix="x")
+    server.mount(inner, namespace="x")
     async with Client(server) as client:
         found = await client.complete({"type": "ref/prompt", "name": "x_paint"}, "colour", "r")
     assert found.values == ["red", "rose"]
@@ -1096,7 +1096,7 @@ async def test_the_page_of_a_mounted_tool_is_found_under_its_outward_uri() -> No
     async def chart() -> str:
         return "<svg/>"
 
-    server.mount(inner, prefix="x")
+    server.mount(inner, namespace="x")
     async with Client(server) as client:
         [tool] = await client.list_tools()
         assert tool.meta is not None
@@ -1232,7 +1232,7 @@ async def test_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> N
 
         return announce
 
-    server.use(herald)
+    server.add_middleware(herald)
     async with Client(server, message_handler=heard) as client:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
         await heard.until("notifications/of/tomorrow")

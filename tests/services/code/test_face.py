@@ -38,7 +38,7 @@ async def shop() -> AsyncIterator[Shop]:
         """A line of the catalogue."""
         return {"item": color, "parts": [{"item": "lid"}] * size}
 
-    shop.server.mount(store, prefix="store")
+    shop.server.mount(store, namespace="store")
     shop.face = CodeFace(shop.server)  # type: ignore[attr-defined]
     async with shop.server.lifespan(), shop.face.desk.lifespan():  # type: ignore[attr-defined]
         yield shop

@@ -134,8 +134,8 @@ async def test_middleware_is_around_what_a_face_answers_and_around_what_its_scri
 
         return handle
 
-    server.use(naming)
-    server.use(note)
+    server.add_middleware(naming)
+    server.add_middleware(note)
     async with Client(CodeFace(server), principal=ANN, revision=revision) as client:
         assert await names(client) == ["find_tools", "run", "describe_tools"]
         await client.call_tool("find_tools", {"queries": "price"})
@@ -162,7 +162,7 @@ async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
 
         return handle
 
-    server.use(closed)
+    server.add_middleware(closed)
     async with Client(CodeFace(server), principal=ANN) as client:
         for tool, arguments in (("run", {"code": "1"}), ("find_tools", {"queries": "price"}), ("price", {"item": "a"})):
             with pytest.raises(ToolError, match="closed"):
@@ -279,7 +279,7 @@ async def test_an_upstream_may_be_called_code(server: Server) -> None:
     def review() -> str:
         return "fine"
 
-    server.mount(inner, prefix="code")
+    server.mount(inner, namespace="code")
     async with Client(CodeFace(server), principal=ANN) as client:
         assert (await run(client, "from tools import code\nawait code.review()")).structured["value"] == "fine"
 

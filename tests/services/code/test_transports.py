@@ -150,7 +150,7 @@ async def test_an_inner_call_carries_the_trace_and_the_caller() -> None:
         return watch
 
     server.add(Code())
-    server.use(watching)
+    server.add_middleware(watching)
     meta = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     asked = {"name": "run", "arguments": {"code": "from tools import look\nawait look()"}, "_meta": meta}
     async with asyncio.timeout(PATIENCE), Client(server) as client:

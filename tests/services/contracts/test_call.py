@@ -341,7 +341,7 @@ async def test_the_tools_are_listed_once_for_a_client(shop: Server) -> None:
 
         return handle
 
-    shop.use(noting)
+    shop.add_middleware(noting)
     async with Client(shop) as client:
         for _ in range(3):
             await call(client, request("shop.count"))

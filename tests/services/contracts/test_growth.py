@@ -77,7 +77,7 @@ async def test_a_question_costs_the_same_however_many_tools_there_are(
     for tools in (50, 400):
         server = big(tools)
         if is_wrapped:
-            server.use(passing)
+            server.add_middleware(passing)
         async with Client(server) as client:
             for _ in range(2):
                 await client.call_tool(name, arguments, raise_on_error=False)
@@ -127,7 +127,7 @@ async def test_who_is_shown_less_gets_less() -> None:
 
         return answer
 
-    server.use(hiding)
+    server.add_middleware(hiding)
     for client_name, words in (("owner", "Some other tool."), ("guest", "Nothing."), ("owner", "Some other tool.")):
         async with Client(server, name=client_name) as client:
             listed = (await client.call_tool("spec_list", {"limit": 1000})).structured["tools"]

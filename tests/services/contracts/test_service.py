@@ -186,7 +186,7 @@ async def test_tools_of_mounted_servers_are_seen_and_called(server: Server) -> N
         """Twice as much."""
         return 2 * number
 
-    server.mount(other, prefix="far")
+    server.mount(other, namespace="far")
     assert (await asked(server, "tools_search", query="twice"))["tools"][0]["name"] == "far_double"
     calls = [{"tool_name": "shop.far_double", "arguments": {"number": 4}}]
     assert (await asked(server, "tools_batch", calls=calls))["results"][0]["data"] == {"result": 8}

@@ -142,11 +142,11 @@ def assemble(
     server = Server(**_identity(said.server)) if into is None else into
     unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
     if any(unknown.values()):
-        server.use(adapter.naming_unknown({method: part for method, part in unknown.items() if part}))
+        server.add_middleware(adapter.naming_unknown({method: part for method, part in unknown.items() if part}))
     if said.server.error_details:
-        server.use(adapter.adding_details)
+        server.add_middleware(adapter.adding_details)
     if logs_calls(said):
-        server.use(adapter.logging_calls(server))
+        server.add_middleware(adapter.logging_calls(server))
     wanted = names if names is not None else said.serve.services
     chosen = list(wanted if wanted is not None else HOMES)
     possible = set(HOMES) if place.operator else {name.partition(":")[0] for name in chosen}
@@ -247,7 +247,7 @@ def dress(server: Server, said: ServeSettings) -> None:
         listed = {tool.name: names[tool.name] for tool in some}
         registry.add_all(list(adapter.shaped(some, replace(shape, tools=listed), own=True)))
     if shape.log_calls:
-        server.use(adapter.logging_calls(server))
+        server.add_middleware(adapter.logging_calls(server))
 
 
 def _where(files: Sequence[Path], service: str, option: str) -> str:

@@ -304,14 +304,11 @@ class Gateway(Server):
         self.remove_endpoint(view.settings.path)
         self._routes.forget_facet(view)
 
-    def mount(
-        self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
-    ) -> None:
-        """The same as `add`, with the prefix as the alias."""
-        target, prefix = server if target is None else target, namespace if prefix is None else prefix
-        if prefix is None:
-            raise UsageError("a gateway needs a prefix for what it mounts: it is the alias of the upstream")
-        self.add(prefix, target)
+    def mount(self, server: Any, namespace: str | None = None) -> None:
+        """Add an upstream, with the namespace as its alias."""
+        if namespace is None:
+            raise UsageError("a gateway needs a namespace for what it mounts: it is the alias of the upstream")
+        self.add(namespace, server)
 
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:

@@ -523,7 +523,7 @@ class Server(Registrar):
         self._extend()
 
     @classmethod
-    def from_openapi(cls, spec: Any = None, *, openapi_spec: Any = None, **options: Any) -> Self:
+    def from_openapi(cls, spec: Any, **options: Any) -> Self:
         """A server with a tool for each operation of an OpenAPI document: a dict, or the path of a JSON or YAML file.
 
         * **url** – where the API is; otherwise the document says so, and it has to be on the open internet.
@@ -540,7 +540,7 @@ class Server(Registrar):
         * **timeout**, **longest** – how many seconds a request may take, and how many bytes an answer may have.
         * and those of a Server, but for `auth` and `headers`.
         """
-        document = document_module.read_document(openapi_spec if spec is None else spec)
+        document = document_module.read_document(spec)
         about, wanted = tools.split_options(document, options)
         server = cls(**about)
         tools.add_operations(server, document, wanted)
@@ -678,7 +678,9 @@ class Server(Registrar):
         """Change what this server offers: ToolTransform, Namespace, VersionFilter, ResourcesAsTools, PromptsAsTools.
         At any time."""
         if not hasattr(transform, "put_on") or not hasattr(transform, "keeps"):
-            raise UsageError(f"{transform!r} is no Transform of portico; a middleware can do the same: server.use(…)")
+            raise UsageError(
+                f"{transform!r} is no Transform of portico; a middleware can do the same: server.add_middleware(…)"
+            )
         transform.put_on(self)
         if type(transform).keeps is not builtin.Transform.keeps:
             self.intake.add_filter(transform.keeps)
@@ -716,20 +718,15 @@ class Server(Registrar):
         if only:
             self.intake.disable(lambda component: not matches(component))
 
-    def mount(
-        self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
-    ) -> None:
-        """Make another server part of this one: its `add` becomes `prefix_add`.
+    def mount(self, server: Any, namespace: str | None = None) -> None:
+        """Make another server part of this one: its `add` becomes `namespace_add`.
 
-        The target is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
-        connection is opened and closed with this server. `server` and `namespace` mean the same as target and prefix.
+        It is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
+        connection is opened and closed with this server.
         """
-        target, prefix = server if target is None else target, namespace if prefix is None else prefix
-        if target is None:
-            raise UsageError("mount needs the server to mount")
-        if target is self:
+        if server is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = self.mounts.add(target, prefix)
+        mount = self.mounts.add(server, namespace)
         self.lifespans.add(mount, members(mount.handler).lifespan)
         self._extend()
         self._lists_changed()
@@ -775,8 +772,6 @@ class Server(Registrar):
         """Put a middleware around everything this server answers; the last one is the outermost."""
         self._middleware.append(self._to_handler_middleware(middleware))
         self._link()
-
-    use = add_middleware
 
     def _to_handler_middleware(self, middleware: Any) -> HandlerMiddleware:
         """Return a function from Handler to Handler. One of class `Middleware` is given this server."""

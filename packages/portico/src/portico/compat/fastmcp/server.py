@@ -51,8 +51,7 @@ class FastMCP(CompatServer):
             "unexpected exceptions are never sent to clients; raise ToolError with the text that they may read",
             accepted=(None, True),
         ),
-        # Schemas are sent as the client's protocol version needs them.
-        "dereference_schemas": Unsupported("use True or False", accepted=(None, True, False)),
+        "dereference_schemas": Unsupported("schemas have $defs, which clients resolve", accepted=(None, False)),
         "include_fastmcp_meta": Unsupported("tags and versions are always in _meta", accepted=(None, True)),
         "dependencies": Unsupported("declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])),
         "session_state_store": Unsupported("state belongs to the session; store more with store=URL or in a database"),
@@ -103,8 +102,8 @@ class FastMCP(CompatServer):
     def middleware(self) -> MiddlewareList:
         return MiddlewareList(self)
 
-    def mount(  # type: ignore[override]
-        self, server: Any = None, namespace: str | None = None, *, prefix: str | None = None, **unsupported: Any
+    def mount(
+        self, server: Any, namespace: str | None = None, *, prefix: str | None = None, **unsupported: Any
     ) -> None:
         """Make another server part of this one, with a prefix before its names."""
         reject_options("mount", unsupported, _MOUNT_UNSUPPORTED)
@@ -149,7 +148,7 @@ class FastMCP(CompatServer):
 
     @classmethod
     def from_openapi(  # type: ignore[override]
-        cls, openapi_spec: Any = None, client: Any = None, name: str | None = None, **options: Any
+        cls, openapi_spec: Any, client: Any = None, name: str | None = None, **options: Any
     ) -> Self:
         """Return a server with a tool for each operation of an OpenAPI document."""
         translated = _translate_openapi("from_openapi", name, options)

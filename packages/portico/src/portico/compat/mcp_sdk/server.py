@@ -67,6 +67,11 @@ class MCPServer(CompatServer):
             **{"on_duplicate": "ignore", **options},
         )
 
+    def add_tool(self, fn: Any, name: str | None = None, title: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+        """Add a function or a Tool."""
+        named = {key: value for key, value in {"name": name, "title": title, **options}.items() if value is not None}
+        return super().add_tool(fn, **named)
+
     @property
     def middleware(self) -> MiddlewareList:
         return MiddlewareList(self)

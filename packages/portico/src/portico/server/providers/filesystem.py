@@ -50,7 +50,7 @@ class FileSystemProvider:
         for _, components in self._known.values():
             _offer(server, components)
         if self._reload:
-            server.use(self._watching)
+            server.add_middleware(self._watching)
 
     def _watching(self, handler: Handler) -> Handler:
         async def watch(call: Call) -> Any:

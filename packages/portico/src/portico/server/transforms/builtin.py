@@ -64,7 +64,7 @@ class ToolTransform(Transform, Middleware):
         self._shapes: dict[str, ArgumentShape] = {}
 
     def put_on(self, server: Any) -> None:
-        server.use(self)
+        server.add_middleware(self)
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
@@ -272,7 +272,7 @@ class Namespace(Transform, Middleware):
         self._prefix = f"{prefix}_"
 
     def put_on(self, server: Any) -> None:
-        server.use(self)
+        server.add_middleware(self)
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)

@@ -169,6 +169,6 @@ def set_visibility(
     """For the conversation of a call; `enabled` None: as the server has it again."""
     if server.visibility is None:
         server.visibility = ConversationVisibility(server)
-        server.use(server.visibility)
+        server.add_middleware(server.visibility)
     rule = None if enabled is None else VisibilityRule(enabled, sorted(names), sorted(tags), match_all)
     server.visibility.add(call, rule)
