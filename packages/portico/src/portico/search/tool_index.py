@@ -20,7 +20,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from portico.search.fuzzy_names import NearNames
-from portico.search.query_expansion import needed, without_places
+from portico.search.places import without_places
 from portico.search.synonyms import neighbours
 from portico.search.text import STOP, camel_parts, listed, stem, words
 
@@ -68,8 +68,6 @@ _FIELDS = {
 _SATURATION = 0.9
 # What words of a query count for: those of every request, numbers, kinds of files and addresses, what stands in them.
 _USUAL, _NUMBER, _KIND, _INSIDE = 0.1, 0.2, 0.7, 0.1
-# What the query needs without saying it, which counts more if several words need it.
-_NEEDED, _MOST_NEEDED = 0.45, 0.9
 # What is said otherwise: how near it has to be, how many such words there are of one, and what they count for.
 _NEAR, _MOST_OTHERS, _OTHERWISE = 0.4, 6, 0.2
 # How much more a tool counts whose whole name is in the query, and one whose server has another that fits: so much for
@@ -157,9 +155,6 @@ class ToolIndex:
         for texts, share in ((kinds, _KIND), (inside, _INSIDE)):
             for term in terms_of(texts):
                 wanted[term] = max(share, wanted.get(term, 0.0))
-        needs = Counter(one for term in wanted for one in needed().get(term, ()))
-        for term, times in needs.items():
-            wanted[term] = max(min(_NEEDED * math.sqrt(times), _MOST_NEEDED), wanted.get(term, 0.0))
         # `word cloud` is also `wordcloud`.
         for one, two in pairwise(said):
             if one + two in self._places:
