@@ -1,7 +1,7 @@
 """How alike two texts are, and whether they contradict each other. By their words alone, so that it is the same every
 time and on every machine.
 
-The words are not those of the index (`finding/words.py`): here a date, a file name, a version or `x-api-key` is one
+The words are not those of the index (`search/text.py`): here a date, a file name, a version or `x-api-key` is one
 word, and so is `don't`, and `not` counts; see docs/decisions/stemming.md for what changes otherwise.
 """
 
