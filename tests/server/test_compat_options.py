@@ -266,6 +266,14 @@ def test_a_state_is_opened_with_every_key_of_a_native_server() -> None:
         Server("s", state_key=new).seal.open(state, b"binding")
 
 
+def test_the_audience_of_a_provider_is_checked() -> None:
+    options = {"tenant_id": "t", "client_id": "app", "base_url": "https://a.example"}
+    resource = FastMCP("s", auth=fastmcp.AzureJWTVerifier(**options)).auth
+    assert resource is not None
+    assert "app" in resource.audiences
+    assert resource.authorization_servers == ["https://login.microsoftonline.com/t/v2.0"]
+
+
 def test_login_providers_need_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     from portico import plugins
     from portico.compat.fastmcp import login_providers
