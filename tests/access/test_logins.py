@@ -151,6 +151,24 @@ def test_a_provider_that_lets_in_no_one_is_a_mistake() -> None:
         _ = server.auth
 
 
+@pytest.mark.parametrize(("given", "path"), [({}, "/auth/callback"), ({"redirect_path": "/back"}, "/back")])
+def test_the_redirect_path_of_a_fastmcp_provider_is_served(
+    given: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    provider = GitHubProvider(
+        client_id="id", client_secret="s", base_url="https://desk.example", allow=["user:ann"], **given
+    )
+    server = Server("desk", auth=provider, store=str(tmp_path / "a.db"))
+    assert server.auth is not None
+    assert ("GET", path) in {(page.method, page.path) for page in server.pages}
+
+
+def test_a_callback_path_is_a_path() -> None:
+    with pytest.raises(UsageError, match="callback_path must be a path"):
+        login_settings({**OURS, "issuer": "https://login.acme.example", "callback_path": "back"})
+
+
 # GitHub, which knows no OpenID
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_origin
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import portico.compat
 import portico.compat.fastmcp as fastmcp
 import portico.compat.mcp_sdk as mcp_sdk
-from portico import Client, Context, Server, ToolError, UsageError
+from portico import Client, Context, Error, Server, ToolError, UsageError
 from portico.compat.base import HTTP_UNSUPPORTED, CompatServer
 from portico.compat.fastmcp import FastMCP
 from portico.compat.mcp_sdk import LowLevelServer, MCPServer
@@ -250,6 +251,27 @@ async def test_a_native_server_has_no_names_of_other_projects() -> None:
         assert not hasattr(Context, name), name
     for kind in (Server, Context):
         assert not any("compat" in base.__module__ for base in kind.__mro__)
+
+
+def test_the_server_does_not_import_compat() -> None:
+    package = Path(str(portico.compat.__file__)).parents[1] / "server"
+    assert not [path for path in package.rglob("*.py") if "portico.compat" in path.read_text()]
+
+
+def test_a_state_is_opened_with_every_key_of_a_native_server() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    state = Server("s", state_key=old).seal.close(b"binding", {}, {}, [])
+    assert Server("s", state_key=[new, old]).seal.open(state, b"binding") is not None
+    with pytest.raises(Error):
+        Server("s", state_key=new).seal.open(state, b"binding")
+
+
+def test_the_audience_of_a_provider_is_checked() -> None:
+    options = {"tenant_id": "t", "client_id": "app", "base_url": "https://a.example"}
+    resource = FastMCP("s", auth=fastmcp.AzureJWTVerifier(**options)).auth
+    assert resource is not None
+    assert "app" in resource.audiences
+    assert resource.authorization_servers == ["https://login.microsoftonline.com/t/v2.0"]
 
 
 def test_login_providers_need_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:

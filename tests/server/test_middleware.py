@@ -214,7 +214,7 @@ async def test_a_middleware_that_breaks_shows_an_id_and_nothing_else(revision: s
 async def test_what_is_mounted_passes_through_too() -> None:
     notes: list[str] = []
     server = Server("outer", middleware=[noting(notes, "out")])
-    server.mount(greeting(middleware=[noting(notes, "in")]), prefix="x")
+    server.mount(greeting(middleware=[noting(notes, "in")]), namespace="x")
     async with Client(server) as client:
         notes.clear()
         await client.call_tool("x_greet")

@@ -70,7 +70,7 @@ _UNSUPPORTED = {
     "extra_token_params": Unsupported("use extra_authorize_params="),
     "upstream_revocation_endpoint": Unsupported(_UPSTREAM),
     "identifier_uri": Unsupported(_UPSTREAM),
-    "additional_authorize_scopes": Unsupported("use required_scopes="),
+    "additional_authorize_scopes": Unsupported(_UPSTREAM),
     "base_authority": Unsupported("use OIDCProxy with config_url="),
     "token_issuer": Unsupported("use OIDCProxy with config_url="),
 }

@@ -114,6 +114,8 @@ class Middleware:
 
     # So that a server says which it is when it is put on.
     takes_server = True
+    # The class of the contexts that its methods receive.
+    context_class: type[MiddlewareContext] = MiddlewareContext
 
     def __call__(self, handler: Handler, server: Any = None) -> Handler:
         async def handle(call: Call) -> Any:
@@ -127,7 +129,7 @@ class Middleware:
                     msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
                 )
 
-            result = await self._chain(call.method, innermost)(self._create_context(call, server))
+            result = await self._chain(call.method, innermost)(middleware_context(call, server, self.context_class))
             if result is None and call.id is not None:
                 raise TypeError(
                     f"{type(self).__name__} gave no result for {call.method}: it returns what call_next gave"
@@ -135,9 +137,6 @@ class Middleware:
             return result
 
         return handle
-
-    def _create_context(self, call: Call, server: Any) -> MiddlewareContext:
-        return middleware_context(call, server)
 
     def _chain(self, method: str, innermost: CallNext) -> CallNext:
         chain = innermost

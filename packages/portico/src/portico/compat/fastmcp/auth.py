@@ -265,12 +265,14 @@ class IssuerAuthProvider(AuthProvider):
     * **required_scopes** – the scopes that tokens need.
     * **scopes_supported**, **resource_name** – for the metadata of the protected resource.
     * **token_verifier** – verifies the tokens instead of the published keys of the issuer.
-    * **audience** – that tokens are issued for; Scalekit calls it resource_id, PropelAuth resource.
+    * **audience** – that tokens are issued for; resource_id of Scalekit, resource of PropelAuth, client_id of Azure.
     """
 
     # The option that names the issuer, and its URL made of that option.
     issuer_option = ""
     issuer_url: Callable[[str], str]
+    # The option with the audience that tokens are issued for.
+    audience_option = "audience"
 
     def __init__(
         self,
@@ -280,12 +282,9 @@ class IssuerAuthProvider(AuthProvider):
         scopes_supported: Sequence[str] | None = None,
         resource_name: str | None = None,
         token_verifier: Any = None,
-        audience: str | Sequence[str] | None = None,
-        resource_id: str | None = None,
-        resource: str | None = None,
         **options: Any,
     ) -> None:
-        self._audience = audience or resource_id or resource or None
+        self._audience = options.pop(self.audience_option, None) or None
         self._location = options.pop(self.issuer_option, None)
         reject_options(type(self).__name__, options, _ISSUER_UNSUPPORTED)
         self._home, self._scopes, self._name = base_url, scopes_supported, resource_name
@@ -323,21 +322,26 @@ _ISSUER_UNSUPPORTED = {
 }
 
 
-def _create_provider(name: str, issuer_option: str, issuer_url: Callable[[str], str]) -> type[IssuerAuthProvider]:
+def _create_provider(
+    name: str, issuer_option: str, issuer_url: Callable[[str], str], audience_option: str = "audience"
+) -> type[IssuerAuthProvider]:
     members = {
         "__doc__": f"Tokens of the issuer that {issuer_option} names.",
         "__module__": __name__,
         "issuer_option": issuer_option,
         "issuer_url": staticmethod(issuer_url),
+        "audience_option": audience_option,
     }
     return type(name, (IssuerAuthProvider,), members)
 
 
 AuthKitProvider = _create_provider("AuthKitProvider", "authkit_domain", str)
-ScalekitProvider = _create_provider("ScalekitProvider", "environment_url", str)
+ScalekitProvider = _create_provider("ScalekitProvider", "environment_url", str, "resource_id")
 SupabaseProvider = _create_provider("SupabaseProvider", "project_url", "{}/auth/v1".format)
-PropelAuthProvider = _create_provider("PropelAuthProvider", "auth_url", str)
+PropelAuthProvider = _create_provider("PropelAuthProvider", "auth_url", str, "resource")
 DescopeProvider = _create_provider(
     "DescopeProvider", "config_url", lambda url: url.removesuffix("/.well-known/openid-configuration")
 )
-AzureJWTVerifier = _create_provider("AzureJWTVerifier", "tenant_id", "https://login.microsoftonline.com/{}/v2.0".format)
+AzureJWTVerifier = _create_provider(
+    "AzureJWTVerifier", "tenant_id", "https://login.microsoftonline.com/{}/v2.0".format, "client_id"
+)

@@ -8,7 +8,6 @@ from typing import Any
 
 from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
-from portico.rpc.call import Call
 from portico.server import middleware as native
 
 CallNext = native.CallNext
@@ -27,8 +26,7 @@ class MiddlewareContext(native.MiddlewareContext, frozen=True):
 class Middleware(native.Middleware):
     """Middleware with a method for each kind of request, which receives FastMCP's MiddlewareContext."""
 
-    def _create_context(self, call: Call, server: Any) -> native.MiddlewareContext:
-        return native.middleware_context(call, server, MiddlewareContext)
+    context_class = MiddlewareContext
 
 
 _PAYLOADS = "write a Middleware with on_request, which sees context.message"

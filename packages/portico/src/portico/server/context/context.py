@@ -657,12 +657,14 @@ class Context(ContextType):
 def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Context:
     """The Context of a call of a tool, a prompt or a resource; `target` is its name or URI."""
     begin = partial(Rounds, call, runtime.server.seal, target, arguments, params.input_responses, params.request_state)
-    return create_context(call, runtime, begin)
+    context: Context = (runtime.context_class or Context)(call, runtime, begin)
+    return context
 
 
 def create_context(call: Call, runtime: Runtime, begin: Callable[[asyncio.Task[Any]], Rounds]) -> Context:
     """Return a Context of the class that the server has for it."""
-    return (runtime.context_class or Context)(call, runtime, begin)
+    context: Context = (runtime.context_class or Context)(call, runtime, begin)
+    return context
 
 
 def trace_of(call: Call) -> dict[str, Any]:
