@@ -12,7 +12,7 @@ _TEXTS = b"[" + b'"a",' * 400_000 + b"1]"
 
 def is_short(pause: float, times: int = 1) -> bool:
     """Whether it is below a tenth of a second, or so many times that; more where the machine is slow at the moment."""
-    return pause < times * MOST_PAUSE_SECONDS or pause < times * 5 * _reading_seconds()
+    return pause < times * MOST_PAUSE_SECONDS or pause < times * 12 * _reading_seconds()
 
 
 def _reading_seconds() -> float:

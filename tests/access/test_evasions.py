@@ -187,7 +187,7 @@ def test_a_section_that_is_unknown_is_a_mistake() -> None:
 
     with pytest.raises(UsageError, match="did you mean 'rule'"):
         set_access(Server("house"), {"rules": []})
-    assert "rule" in access_settings.SECTIONS
+    assert "rule" in access_settings.ACCESS_SECTIONS
 
 
 async def test_unknown_names_use_up_a_limit_like_known_ones() -> None:

@@ -243,7 +243,7 @@ def test_who_is_named_in_several_ways() -> None:
 
 async def test_a_shadow_rule_only_says_what_it_would_do(caplog: pytest.LogCaptureFixture) -> None:
     server = said(forge(), rule=[{"name": "strict", "tool": "*.delete_*", "deny": True, "shadow": True}, {"tool": "*"}])
-    caplog.set_level("INFO", "portico_gateway")
+    caplog.set_level("INFO", "portico.access")
     async with Client(server, principal=GUEST) as client:
         assert (await client.call_tool("delete_repo", {"repo": "a"})).text == "deleted a"
     assert "rule 1 (strict) denies it" in caplog.text
@@ -395,7 +395,7 @@ def test_a_condition_without_the_extra_says_what_to_install(monkeypatch: pytest.
 
     monkeypatch.setattr(conditions, "_environments", [])
     monkeypatch.setitem(__import__("sys").modules, "cel_expr_python.cel", None)
-    with pytest.raises(UsageError, match=r"\[\[rule\]\] 1: when .*portico\[cel\]"):
+    with pytest.raises(UsageError, match=r"\[\[rule\]\] 1: when .*portico-gateway\[cel\]"):
         access_settings.read({"rule": [{"when": "true"}]})
 
 

@@ -234,8 +234,10 @@ def test_the_image_copies_and_installs_what_there_is() -> None:
     (server,) = re.findall(r"^ARG SERVER=(\S+)$", image, re.MULTILINE)
     copied = [word for line in re.findall(r"^COPY (?!--)(.+) \S+$", image, re.MULTILINE) for word in line.split()]
     assert all((ROOT / word.replace("${SERVER}", server)).exists() for word in copied)
-    (extras,) = re.findall(r"/source\[(.+)\]", image)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = re.findall(r"/source/(packages/[a-z-]+)", image)
+    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("packages/*")} == set(installed)
+    (extras,) = re.findall(r"/source/packages/portico\[(.+)\]", image)
+    known = tomllib.loads((ROOT / "packages/portico/pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras.split(",")) <= set(known)
 
 

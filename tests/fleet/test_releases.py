@@ -17,7 +17,8 @@ import pytest
 from fleets import Fleet, Line, Session
 
 ROOT = Path(__file__).resolve().parents[2]
-MIGRATIONS = ROOT / "src" / "portico" / "fleet" / "migrations"
+PACKAGES = ROOT / "packages" / "portico" / "src"
+MIGRATIONS = PACKAGES / "portico" / "transports" / "http_server" / "workers" / "migrations"
 
 
 def git(*words: str) -> bytes:
@@ -29,9 +30,9 @@ def old_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where its packages are."""
     newest = max(MIGRATIONS.glob("*.sql"))
     try:
-        (added,) = git("log", "-1", "--diff-filter=A", "--format=%H", "--", str(newest)).decode().split()
+        added = git("log", "--follow", "--diff-filter=A", "--format=%H", "--", str(newest)).decode().split()[-1]
         packed = git("archive", f"{added}^", "src")
-    except (OSError, ValueError, subprocess.CalledProcessError):
+    except (OSError, IndexError, subprocess.CalledProcessError):
         pytest.skip(f"the history of this checkout does not go back to before {newest.name}")
     folder = tmp_path_factory.mktemp("old")
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
@@ -69,7 +70,7 @@ async def test_sessions_move_between_two_releases_both_ways(
 
     old = await serve(old_release)
     first = await Session(old.port).begin()
-    new = await serve(ROOT / "src")
+    new = await serve(PACKAGES)
     second = await Session(new.port).begin()
     (of_old,), (of_new,) = old.workers(), new.workers()
     assert _origin(of_old).is_relative_to(old_release)

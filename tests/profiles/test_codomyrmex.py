@@ -293,7 +293,7 @@ async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
     assert (failed["status"], failed["isError"]) == ("failure", True)
     check(failed)
     _, _, log = await child.end()
-    lines = [line for line in log.splitlines() if "portico_services.contracts.api" in line]
+    lines = [line for line in log.splitlines() if "portico.contracts" in line]
     assert sum("spec_list'" in line for line in lines) == 2
     assert sum("'nobody.knows_it'" in line for line in lines) == 2
 

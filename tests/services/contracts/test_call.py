@@ -374,7 +374,7 @@ async def test_a_deadline_ends_a_call(shop: Server) -> None:
 
 
 async def test_every_call_is_logged_without_what_it_was_given(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "portico_services.contracts.api")
+    caplog.set_level(logging.INFO, "portico.contracts")
     await call(shop, request("shop.advice", about="my secret"), context=ContractContext(correlation_id="c-1"))
     await call(shop, request("shop.advice", about=3))
     first, second = (record.getMessage() for record in caplog.records)

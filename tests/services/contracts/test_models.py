@@ -301,7 +301,7 @@ except ImportError as missing:
 def test_without_pydantic_the_service_works_and_the_models_say_what_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert "pip install 'portico[pydantic]'" in done.stdout
+    assert "pip install 'portico-services[contracts]'" in done.stdout
 
 
 def test_importing_the_names_imports_no_pydantic() -> None:

@@ -514,7 +514,7 @@ async def test_a_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog
 async def test_calls_of_batches_are_logged_without_what_they_were_given(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "portico_services.contracts.api")
+    caplog.set_level(logging.INFO, "portico.contracts")
     await asked(server, "tools_batch", calls=[{"tool_name": "advice", "arguments": {"about": "my secret"}}])
     assert [record.getMessage() for record in caplog.records] == ["'advice': success"]
 

@@ -15,15 +15,16 @@ import pytest
 from prison import jail_only
 
 import portico
+import portico_services
 from portico_services.livepython.sandbox import landlock, syscalls
 from portico_services.livepython.sandbox.limits import Limits
 
-SOURCE = str(Path(portico.__file__).parent.parent)
+SOURCE = "\n".join(str(Path(str(one.__file__)).parent.parent) for one in (portico, portico_services))
 
 # In a process of its own: locks itself up, tries what it is told, and says how it went.
 PROGRAM = """
 import json, os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].splitlines()
 from portico_services.livepython.sandbox import landlock as jail
 from portico_services.livepython.sandbox.limits import Limits
 scratch, threads = sys.argv[2], int(sys.argv[3])

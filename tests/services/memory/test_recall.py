@@ -151,7 +151,7 @@ async def test_without_a_model_there_are_words_and_vectors_say_what_is_missing(m
     page = await memories.recall("postgresql", memories.filter(""), mode="text")
     assert len(page.hits) == 1
     assert (memories.modes, memories.mode("hybrid"), memories.model) == (["text"], "text", None)
-    with pytest.raises(InvalidInput, match=r"portico\[memory-vectors\]"):
+    with pytest.raises(InvalidInput, match=r"portico-services\[memory-vectors\]"):
         await memories.recall("postgresql", memories.filter(""), mode="vector")
 
 

@@ -147,7 +147,7 @@ def test_without_the_package_it_is_said_what_to_install(
 ) -> None:
     reader.close()
     monkeypatch.setattr(reader, "find_spec", lambda name: None)
-    with pytest.raises(reader.MissingDependency, match=r"pip install 'portico\[system\]'"):
+    with pytest.raises(reader.MissingDependency, match=r"pip install 'portico-services\[system\]'"):
         read(log_of(evtx_files[0]))
 
 

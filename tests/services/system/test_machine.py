@@ -59,7 +59,7 @@ def test_the_machine_is_described() -> None:
 
 def test_a_package_that_is_missing_is_named_with_what_to_do() -> None:
     with pytest.raises(
-        MissingDependency, match=r"Doing this needs .*'no_such_package'.*pip install 'portico\[system\]'"
+        MissingDependency, match=r"Doing this needs .*'no_such_package'.*pip install 'portico-services\[system\]'"
     ):
         package("no_such_package", "Doing this")
 

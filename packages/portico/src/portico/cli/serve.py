@@ -194,9 +194,6 @@ def _protect(
         known = local_token.find(port, arguments.data) if port else None
         options["token"] = known or local_token.make()
         announce = partial(_announce_token, options["token"], arguments.data, known is None)
-        if not port and arguments.workers is not None:
-            # Workers of an inherited socket have no port to find the file by.
-            os.environ["PORTICO_TOKEN"] = options["token"]
     announce = _with_operator(server, arguments, options, port, announce)
     if arguments.target is None:
         announce = welcome.after(announce, server, arguments)

@@ -26,7 +26,9 @@ class TextLines(logging.Formatter):
         members = getattr(record, MEMBERS, None)
         if members is not None:
             return as_text(members)
-        lines = [_plain(f"{moment(record.created)} {record.levelname} {record.name}: {record.getMessage()}")]
+        # Other handlers expect it there, as the formatter of the standard library sets it.
+        record.message = record.getMessage()
+        lines = [_plain(f"{moment(record.created)} {record.levelname} {record.name}: {record.message}")]
         if record.exc_info:
             lines += self._indent(self.formatException(record.exc_info))
         if record.stack_info:
@@ -48,7 +50,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
         }
         if members is None:
-            line["message"] = _encodable(record.getMessage())
+            record.message = record.getMessage()
+            line["message"] = _encodable(record.message)
         else:
             line |= members
         if record.exc_info:

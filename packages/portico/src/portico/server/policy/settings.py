@@ -6,7 +6,6 @@ is pure, and how it is put on a Server.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +88,9 @@ def set_access(server: Server, said: str | Path | Mapping[str, Any]) -> None:
 
 
 def _tables(path: str | Path) -> dict[str, Any]:
+    # Only where there is a file.
+    import tomllib
+
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as failure:

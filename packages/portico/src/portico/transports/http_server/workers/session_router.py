@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico")
 
 MOST_TRIES = 30
+UNREACHABLE_TRIES = 5
 LEAVING_SECONDS = 0.1
 MOST_KNOWN = 100_000
 
@@ -130,7 +131,7 @@ class SessionSearch:
                     outcome = await self._delivery.send(target, request, writer)
                 except reverse_proxy.Unreachable:
                     # A worker that stops removes its socket first, and says in its rows a moment later that it is gone.
-                    if attempt == MOST_TRIES:
+                    if attempt == UNREACHABLE_TRIES:
                         raise
                     outcome = "leaving"
                 if outcome == "answered":
