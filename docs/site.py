@@ -63,7 +63,8 @@ def _examples() -> str:
 
 def _reference(name: str, about: str) -> str:
     module = "portico" if name == "portico" else f"portico.{name}"
-    homes = _homes(ROOT / "src" / "portico" / ("__init__.py" if name == "portico" else f"{name}.py"))
+    package = ROOT / "packages" / "portico" / "src" / "portico"
+    homes = _homes(package / ("__init__.py" if name == "portico" else f"{name}.py"))
     lines = [f"# {module}", "", about, ""]
     for public, home in sorted(homes.items(), key=lambda one: one[0].lower()):
         lines += [f"::: {home}.{public}", ""]
