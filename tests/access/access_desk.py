@@ -37,7 +37,7 @@ def login_provider(folder: Path) -> Iterator[str]:
         "client_secret": "known to both",
         "application_type": "native",
         "token_endpoint_auth_method": "client_secret_basic",
-        "redirect_uris": ["http://127.0.0.1/callback"],
+        "redirect_uris": ["http://127.0.0.1/callback", "http://127.0.0.1/auth/callback"],
     }
     accounts = {
         "anna": {
