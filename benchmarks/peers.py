@@ -137,8 +137,9 @@ def tree_environment(name: str, *beside: str) -> Path:
     if not python.exists():
         run([sys.executable, "-m", "venv", str(home)])
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*install, "--upgrade", str(ROOT), *beside])
-    run([*install, "--no-deps", "--force-reinstall", str(ROOT)])
+    packages = [str(path) for path in sorted(ROOT.glob("packages/*"))]
+    run([*install, "--upgrade", *packages, *beside])
+    run([*install, "--no-deps", "--force-reinstall", *packages])
     return python
 
 
