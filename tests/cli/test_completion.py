@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico.cli import completion_cache
-from portico.cli.commands import COMMANDS, all_commands
+from portico.cli.commands import COMMANDS, PACKAGES, all_commands
 from portico.cli.completion import complete
 from portico.cli.specs import FORMS
 
@@ -82,6 +82,8 @@ def test_what_could_stand_there_is_offered(line: list[str], offered: list[str]) 
 
 def test_every_command_can_be_completed() -> None:
     assert sorted(COMMANDS) == sorted(FORMS)
+    others = {name for commands in PACKAGES.values() for name in commands}
+    assert others == all_commands().keys() - COMMANDS.keys()
 
 
 def test_the_servers_of_a_configuration_are_offered(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from portico.server.settings import Serving
     from portico_services.settings import ServeSettings
 
-# Each function imports what it needs: a server of the user's own pays for none of it.
+# Imports are inside the functions, so that serving a file does not load the services.
 
 
 def read_settings(profile: str | None, config: str | None) -> ServeSettings:

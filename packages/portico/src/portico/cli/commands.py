@@ -14,13 +14,15 @@ GROUP = "portico.commands"
 
 
 class CommandEntry(NamedTuple):
-    """The function that takes the words behind the command and gives its exit status. Its module is imported when the
-    command is run: a server should start without loading the others."""
+    """A command: a function that takes the arguments and returns the exit status.
+
+    Its module is imported when the command runs, so that a server starts without loading the others.
+    """
 
     module: str
     summary: str = ""
     function: str = "run"
-    # The module with its arguments, in FORMS.
+    # The module whose FORMS describe the arguments.
     forms: str = "portico.cli.specs"
 
 
@@ -68,7 +70,7 @@ def find_command(words: list[str]) -> CommandEntry | None:
     if builtin is not None:
         return builtin
     found = plugin_commands()
-    # A command of two words is one whose module loads faster than that of the first word alone.
+    # `memory hook` has a module of its own that loads faster than the one of `memory`.
     return found.get(" ".join(words[:2])) or found.get(words[0])
 
 

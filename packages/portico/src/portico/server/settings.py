@@ -67,7 +67,7 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file. Unknown parts are mistakes: a setting that is not read does not protect."""
+    """The contents of a settings file. Unknown keys are errors, because an ignored setting protects nothing."""
 
     about: str = ""
     server: ServerIdentity = field(default_factory=ServerIdentity)
